@@ -1,15 +1,20 @@
-"""Float32 slices in fewer bytes. What rounding takes from a value is kept, and added to the next one (error feedback).
+"""Slices in fewer bytes than float32, in which they are added up.
+
+In a precision, what rounding takes from a value is kept, and added to the next one (error feedback). Tensors of two bytes per value
+travel in these, unless the precision has fewer: what they hold arrives exactly, sums are rounded once, and nothing is kept.
 
     frame       elements (uint32), one scale per BLOCK values, one code per value
     scale       the upper half of a positive float32; its sign bit marks a block that holds infinities or NaN
-    bfloat16    the upper half of each float32; no scales
+    bfloat16    the upper half of each float32, ties to even; no scales
+    half        IEEE half precision, ties to even, for tensors of float16; no scales
     float16     IEEE half precision of value / scale * 2^14; the scale is the power of two in the block's largest value
     int8, int4  value / scale as an integer of -127 to 127, of -7 to 7; int4 packs value i and value i + 128 of a block in a byte
 
 In a marked block of integers the largest and the smallest code mean infinities, the one below them means NaN, and finite values
 have one code less on either side. So all that is not finite arrives as such, and its neighbours arrive too.
-Rounding is to nearest. A value too large for its codec arrives as infinity: bfloat16 from 3.39e38 on, the others where the nearest
-code is beyond float32. An integer scale is at least LOW_SCALE: smaller values wait until what is kept of them adds up.
+Rounding is to nearest. A value too large for its codec arrives as infinity: bfloat16 from 3.39e38 on, half from 65,520 on, the
+others where the nearest code is beyond float32. An integer scale is at least LOW_SCALE: smaller values wait until what is kept of
+them adds up.
 
 Decoding is a few exact or once-rounded operations, alike everywhere: the same frame gives the same bits on every machine.
 Loops are numpy's, on bits: its own conversions to and from float16 take longer than all of this together.
@@ -22,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nalb.errors import PeerError
-from nalb.planning.slices import BLOCK, MAX_SLICE_ELEMENTS
+from nalb.planning.slices import BLOCK, MAX_SLICE_ELEMENTS, wire_dtype
 
 Floats = npt.NDArray[np.float32]
 Bits = npt.NDArray[np.uint32]
@@ -32,6 +37,7 @@ MAGNITUDE = 0x7FFFFFFF  # of a float32's bits, all but the sign
 INFINITE = 0x7F800000  # bits of infinity; what is above is NaN
 REGULAR_MOST = 0x7E800000  # bits of 2^126: in blocks whose values are smaller nothing overflows
 MARK = 0x8000  # of a scale
+MINUS_ZERO = np.float32(-0.0)  # added to any value it changes no bit
 LOW_SCALE = 2.0**-120
 LOW_SCALE_BITS = 7 << 7  # as its upper half
 
@@ -39,7 +45,7 @@ LOW_SCALE_BITS = 7 << 7  # as its upper half
 class Codec:
     """One form of a slice's values. Not for two threads at a time."""
 
-    name: str  # the precision
+    name: str  # the precision, if it is one
     number: int  # in headers; 0 there is a slice that travels as it is
     has_scales = True
 
@@ -51,27 +57,29 @@ class Codec:
         """The length of a slice's frame."""
         return COUNT_BYTES + 2 * self._blocks(elements) * self.has_scales + self._code_bytes(elements)
 
-    def encode(self, values: Floats, residual: Floats) -> memoryview:
+    def encode(self, values: Floats, residual: Floats | None = None) -> memoryview:
         """The frame of values + residual, which holds until the next one; what it does not tell is the residual from then on.
 
-        Where a value is not finite, or arrives as infinity, nothing is kept.
+        Where a value is not finite, or arrives as infinity, nothing is kept. residual: None: of the values alone.
         """
         elements = values.size
         exact, decoded = self._rooms(elements)
         with np.errstate(all="ignore"):
-            np.add(values, residual, out=exact[:elements])
+            np.add(values, MINUS_ZERO if residual is None else residual, out=exact[:elements])
             exact[elements:] = 0
             frame, scales, codes = self._split_own(elements)
             bits = self._work.view(np.uint32)[: exact.size]
             np.bitwise_and(exact.view(np.uint32), MAGNITUDE, out=bits)
             top = bits.reshape(-1, BLOCK).view(np.int32).max(axis=1).view(np.uint32)  # by block; signed ones are faster
-            if top.max(initial=0) < REGULAR_MOST:
+            is_regular = top.max(initial=0) < REGULAR_MOST
+            if is_regular:
                 self._round(exact, top, scales, codes, decoded)
-                np.subtract(exact[:elements], decoded[:elements], out=residual)
             else:
                 self._encode_special(exact, bits, scales, codes)
                 self._expand(scales, codes, decoded)
+            if residual is not None:
                 np.subtract(exact[:elements], decoded[:elements], out=residual)
+            if residual is not None and not is_regular:
                 residual[~np.isfinite(residual)] = 0
         return frame
 
@@ -170,16 +178,15 @@ class BFloat16(Codec):
     def _code_bytes(self, elements: int) -> int:
         return 2 * elements
 
-    def _are_scales(self, scales: npt.NDArray[np.uint16]) -> bool:
-        del scales
-        return True
-
     def _round(
         self, exact: Floats, top: Bits, scales: npt.NDArray[np.uint16], codes: npt.NDArray[np.uint8], decoded: Floats
     ) -> None:
         del top
         bits = decoded.view(np.uint32)
-        np.add(exact.view(np.uint32), np.uint32(0x8000), out=bits)
+        np.right_shift(exact.view(np.uint32), np.uint32(16), out=bits)
+        np.bitwise_and(bits, np.uint32(1), out=bits)
+        np.add(bits, np.uint32(0x7FFF), out=bits)
+        np.add(bits, exact.view(np.uint32), out=bits)
         np.right_shift(bits, np.uint32(16), out=bits)
         np.copyto(codes.view("<u2"), bits, casting="unsafe")
         np.left_shift(bits, np.uint32(16), out=bits)
@@ -204,6 +211,62 @@ def _floats(scales: npt.NDArray[np.uint16]) -> Floats:
     """Scales as float32, one row each; without their marks."""
     bits = (scales & ~np.uint16(MARK)).astype(np.uint32) << np.uint32(16)
     return bits.view(np.float32)[:, np.newaxis]
+
+
+def _widen(halfs: npt.NDArray[np.uint16], values: Floats) -> None:
+    """Write each half times 2^-112, whose bits are the half's, shifted to a float32's place; exponent 31 is as the others."""
+    bits = values.view(np.int32)
+    np.copyto(bits, halfs.view("<i2"))
+    np.left_shift(bits, 13, out=bits)
+    np.bitwise_and(bits, np.int32(-0x70000001), out=bits)  # all but three copies of the sign
+
+
+class Half(Codec):
+    """Half precision as it is: 11 bits up to 65,504, fewer below 2^-14."""
+
+    name, number, has_scales = "half", 5, False
+    # Rounding by one addition: a value of 2^e is added to 2^(e + 15) times 1.0, whose last bit is a half's (XNNPACK, fp16.h).
+    UP, BACK = np.float32(2.0**112), np.float32(2.0**-110)
+
+    def _code_bytes(self, elements: int) -> int:
+        return 2 * elements
+
+    def _round(
+        self, exact: Floats, top: Bits, scales: npt.NDArray[np.uint16], codes: npt.NDArray[np.uint8], decoded: Floats
+    ) -> None:
+        del top, scales
+        own, bits, work = exact.view(np.uint32), decoded.view(np.uint32), self._work.view(np.uint32)[: exact.size]
+        np.bitwise_and(own, np.uint32(INFINITE), out=work)
+        np.maximum(work, np.uint32(0x38800000), out=work)  # of 2^-14
+        np.add(work, np.uint32(0x07800000), out=work)
+        np.abs(exact, out=decoded)
+        np.multiply(decoded, self.UP, out=decoded)  # infinite from 2^16 on
+        np.multiply(decoded, self.BACK, out=decoded)
+        np.add(decoded, work.view(np.float32), out=decoded)
+        np.right_shift(bits, np.uint32(13), out=work)
+        np.bitwise_and(work, np.uint32(0x7C00), out=work)
+        np.bitwise_and(bits, np.uint32(0x0FFF), out=bits)
+        np.add(bits, work, out=bits)
+        np.right_shift(own, np.uint32(16), out=work)
+        np.bitwise_and(work, np.uint32(0x8000), out=work)
+        np.bitwise_or(bits, work, out=bits)
+        np.copyto(codes.view("<u2"), bits, casting="unsafe")
+
+    def _encode_special(
+        self, exact: Floats, magnitudes: Bits, scales: npt.NDArray[np.uint16], codes: npt.NDArray[np.uint8]
+    ) -> None:
+        is_nan = magnitudes > INFINITE
+        self._round(exact, magnitudes, scales, codes, np.empty_like(exact))
+        codes.view("<u2")[is_nan] = 0x7E00
+
+    def _expand(self, scales: npt.NDArray[np.uint16], codes: npt.NDArray[np.uint8], values: Floats) -> None:
+        del scales
+        halfs = codes.view("<u2")
+        _widen(halfs, values)
+        np.multiply(values, self.UP, out=values)
+        if values.size and max(values.max(), -values.min()) >= 2.0**16:
+            is_special = (halfs & 0x7C00) == 0x7C00
+            values[is_special] = halfs[is_special].view("<f2")
 
 
 class ScaledFloat16(Codec):
@@ -253,14 +316,8 @@ class ScaledFloat16(Codec):
         scales[((halfs & 0x7C00) == 0x7C00).reshape(-1, BLOCK).any(axis=1)] |= MARK
 
     def _expand(self, scales: npt.NDArray[np.uint16], codes: npt.NDArray[np.uint8], values: Floats) -> None:
-        halfs, bits, rows = codes.view("<u2"), values.view(np.uint32), values.reshape(-1, BLOCK)
-        work = self._work.view(np.uint32)[: bits.size]
-        np.copyto(bits, halfs)
-        np.bitwise_and(bits, np.uint32(0x8000), out=work)
-        np.left_shift(work, np.uint32(16), out=work)
-        np.bitwise_and(bits, np.uint32(0x7FFF), out=bits)
-        np.left_shift(bits, np.uint32(13), out=bits)
-        np.bitwise_or(bits, work, out=bits)
+        halfs, rows = codes.view("<u2"), values.reshape(-1, BLOCK)
+        _widen(halfs, values)
         self._scale(rows, scales)
         if (marked := np.flatnonzero(scales & MARK)).size:
             some = halfs.reshape(-1, BLOCK)[marked]
@@ -356,9 +413,11 @@ class ScaledInt4(ScaledInt8):
 
 
 CODECS: dict[str, type[Codec]] = {one.name: one for one in (BFloat16, ScaledFloat16, ScaledInt8, ScaledInt4)}
-NUMBERS = {one.number: one.name for one in CODECS.values()}
+OF_HALVES: dict[str, type[Codec]] = {"bfloat16": BFloat16, "float16": Half}  # by dtype
+NUMBERS = {one.number: one for codecs in (CODECS, OF_HALVES) for one in codecs.values()}
 
 
-def codec_of(precision: str) -> Codec | None:
-    """The codec of a precision; None for float32, whose values travel as they are."""
-    return CODECS[precision]() if precision in CODECS else None
+def codec_of(precision: str, dtype: str = "float32") -> Codec | None:
+    """The codec in which values of a dtype travel in a precision; None: they travel as they are."""
+    kind = OF_HALVES.get(dtype) if wire_dtype(dtype, precision) == dtype else CODECS[precision]
+    return None if kind is None else kind()

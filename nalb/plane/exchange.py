@@ -7,17 +7,19 @@
 Without sites every rank is a site of its own, and leads all slices there. An owner leads the slices that it owns in its own site.
 As a server an agent holds no plan: it adds up what comes, and knows its own plan once its own part is there.
 
-A codec makes fewer bytes of float32 slices. All answers have one, the layout's; each rank's pushes have their own, the plan's. An
-agent rounds each slice once per iteration: a member its part, a leader the sum of its site, an owner the answer. The owner decodes
-its own answer and leaders hand it on as it came, so all ranks hold the same bits. What rounding takes is kept (`Residuals`),
-whoever did it, and added to this rank's next part of the slice, in whatever codec that travels. So nothing moves when slices get
+Values of two bytes travel in these: parts exactly, sums rounded once, by the owner and by leaders of other sites.
+
+A precision of fewer bytes rounds them. All answers have one, the layout's; each rank's pushes have their own, the plan's. An agent
+rounds each slice once per iteration: a member its part, a leader the sum of its site, an owner the answer. The owner decodes its
+own answer and leaders hand it on as it came, so all ranks hold the same bits. What a precision takes is kept (`Residuals`), whoever
+rounded, and added to this rank's next part of the slice, in whatever codec that travels. So nothing moves when slices get
 other owners, other codecs or other sizes: the next sum has it in any case.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +32,7 @@ from nalb.plane.memory import SharedTensor
 from nalb.plane.pushing import Cut, SliceProgress
 from nalb.plane.residuals import Residuals
 from nalb.plane.sums import SumsUnderWay
+from nalb.planning.slices import wire_dtype
 from nalb.protocol import wire
 from nalb.services.exchange import messages as m
 from nalb.services.exchange.sums import digest, signs
@@ -59,6 +62,13 @@ class SiteRanks:
         return cls(rank, [sorted(ranks) for ranks in sites])
 
 
+class _Form(NamedTuple):
+    """How values travel."""
+
+    codec: Codec | None  # None: as they are
+    keeps: bool  # whether what it takes is kept
+
+
 @dataclass
 class _UnderWay:
     """What is under way. Times are of the monotonic clock."""
@@ -67,9 +77,9 @@ class _UnderWay:
     plan: m.Plan
     cut: Cut
     progress: SliceProgress
+    pushes_in: str  # this rank's precision; all answers have the cut's
+    rounds: bool = False  # whether rounding may take something that is kept
     tensors: list[SharedTensor] = field(default_factory=list)
-    push_codec: Codec | None = None  # of this rank's float32 pushes; None: they travel as they are
-    answer_codec: Codec | None = None  # of all answers
     signs: npt.NDArray[np.float64] | None = None  # where sums are verified
     sent: list[m.SliceSum] = field(default_factory=list)  # likewise, by slice
     received: list[m.SliceSum] = field(default_factory=list)
@@ -81,7 +91,7 @@ class AgentExchange:
     def __init__(self, links: AgentLinks, ranks: SiteRanks, tell: Callable[[int, int], None], verify: bool):
         """tell: called with a tensor and how many of its elements hold their sums."""
         self._links, self._ranks, self._tell, self._verify = links, ranks, tell, verify
-        self._codecs: dict[str, Codec | None] = {}  # by precision
+        self._forms: dict[tuple[str, str], _Form] = {}  # by precision and dtype
         self._residuals: Residuals | None = None  # None: nothing was rounded since all was added
         self._site_of_rank = {rank: site for site, members in enumerate(ranks.sites) for rank in members}
         self._own_site = self._site_of_rank[ranks.rank]
@@ -93,10 +103,11 @@ class AgentExchange:
 
     def begin(self, number: int, plan: m.Plan, cut: Cut) -> SliceProgress:
         """Begin an iteration by plan; the one before is complete."""
-        now = self._now = _UnderWay(number, plan, cut, SliceProgress(cut, plan.inflight_bytes))
-        now.push_codec = self._codec(plan.pushes[self._ranks.rank] if plan.pushes else cut.precision)
-        now.answer_codec = self._codec(cut.precision)
-        if self._residuals is None and (now.push_codec or now.answer_codec):
+        pushes_in = plan.pushes[self._ranks.rank] if plan.pushes else cut.precision
+        now = self._now = _UnderWay(number, plan, cut, SliceProgress(cut, plan.inflight_bytes), pushes_in)
+        dtypes, precisions = set(cut.script_dtype), {pushes_in, cut.precision}
+        now.rounds = any(self._form(one, dtype).keeps for one in precisions for dtype in dtypes)
+        if self._residuals is None and now.rounds:
             self._residuals = Residuals()
         if self._residuals is not None:
             self._residuals.fit(cut)
@@ -111,7 +122,7 @@ class AgentExchange:
         now = self._iteration
         self._now = None
         is_whole = now.progress.tensors == len(now.cut.elements)
-        if is_whole and not (now.push_codec or now.answer_codec):
+        if is_whole and not now.rounds:
             self.drop_kept()  # all of it is in this iteration's sums
         return m.Sums(now.number, now.sent, now.received) if self._verify else None
 
@@ -234,50 +245,63 @@ class AgentExchange:
         leaders = [
             self._leader(now.plan, site, index) for site in range(len(self._ranks.sites)) if site != self._own_site
         ]
-        header, payload = self._coded(now, index, total, now.answer_codec)
+        header, payload, codec = self._coded(now, index, total, now.cut.precision)
         self._links.answer([*leaders, *self._others_here], header, payload, now.plan.measure)
         own = self._slice(now, index)
-        if not header.codec or now.answer_codec is None:
+        if codec is None:
             own[:] = total
         else:
-            now.answer_codec.decode_into(payload, own)
+            codec.decode_into(payload, own)
         self._note_answer(now, index)
 
     def _push_to(self, rank: int, now: _UnderWay, index: int, values: Values) -> None:
-        header, payload = self._coded(now, index, values, now.push_codec)
+        header, payload, _ = self._coded(now, index, values, now.pushes_in)
         self._links.push(rank, header, payload, now.plan.measure)
 
-    def _coded(self, now: _UnderWay, index: int, values: Values, codec: Codec | None) -> tuple[SliceHeader, memoryview]:
-        """The slice as it travels; what rounding takes is kept."""
-        dtype, residual = now.cut.dtype[now.cut.tensor[index]], self._residual(now, index)
-        if codec is None or residual is None:
-            return SliceHeader(now.number, index, dtype, 0), values.data
-        return SliceHeader(now.number, index, dtype, codec.number), codec.encode(values, residual)
+    def _coded(
+        self, now: _UnderWay, index: int, values: Values, precision: str
+    ) -> tuple[SliceHeader, memoryview, Codec | None]:
+        """The slice as it travels, and by which codec; what a precision takes from it is kept."""
+        tensor = now.cut.tensor[index]
+        codec, keeps = self._form(precision, now.cut.script_dtype[tensor])
+        header = SliceHeader(now.number, index, now.cut.dtype[tensor], 0 if codec is None else codec.number)
+        if codec is None:
+            return header, values.data, None
+        frame = codec.encode(values, self._residual(now, index) if keeps else None)
+        if now.signs is not None and not keeps:
+            with np.errstate(invalid="ignore"):
+                self._count_out(now, index, values - codec.decode(frame))
+        return header, frame, codec
 
     def _residual(self, now: _UnderWay, index: int) -> Values | None:
         """What this rank keeps of a slice; None where nothing of it is rounded."""
         is_float32 = now.cut.dtype[now.cut.tensor[index]] == "float32"
         return self._residuals.of(now.cut, index) if self._residuals is not None and is_float32 else None
 
-    def _codec(self, precision: str) -> Codec | None:
-        if precision not in self._codecs:
-            self._codecs[precision] = codec_of(precision)
-        return self._codecs[precision]
+    def _form(self, precision: str, dtype: str) -> _Form:
+        if (precision, dtype) not in self._forms:
+            self._forms[precision, dtype] = _Form(codec_of(precision, dtype), wire_dtype(dtype, precision) != dtype)
+        return self._forms[precision, dtype]
 
     def _note_answer(self, now: _UnderWay, index: int) -> None:
         if now.signs is not None:
             now.received[index] = digest(self._slice(now, index), now.signs)
-            if (residual := self._residual(now, index)) is not None:  # what this rank has kept is in no answer
-                kept, sent = digest(residual, now.signs), now.sent[index]
-                now.sent[index] = m.SliceSum(
-                    sent.plain - kept.plain, sent.signed - kept.signed, sent.magnitude + kept.magnitude
-                )
+            if (residual := self._residual(now, index)) is not None:
+                self._count_out(now, index, residual)
         try:
             elements = now.progress.note_answer(index)
         except KeyError:
             raise PeerError(f"answered slice {index} of iteration {now.number} twice") from None
         if elements is not None:
             self._tell(now.cut.tensor[index], elements)
+
+    def _count_out(self, now: _UnderWay, index: int, values: Values) -> None:
+        """Take what this rank's rounding has taken out of what it says to have sent: no answer has it."""
+        assert now.signs is not None
+        taken, sent = digest(values, now.signs), now.sent[index]
+        now.sent[index] = m.SliceSum(
+            sent.plain - taken.plain, sent.signed - taken.signed, sent.magnitude + taken.magnitude
+        )
 
     def _leader(self, plan: m.Plan, site: int, index: int) -> int:
         """The rank that sums a slice within a site."""

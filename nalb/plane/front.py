@@ -8,6 +8,8 @@ None says that the sum goes directly: all ranks have come to it. A RingSum goes 
 it is done. A PlaneSum goes by the plane: the caller writes its memory and says how much is there, and a thread of the front's says
 how much of the sum is there. So writing, sending, receiving and reading overlap in parts of a MB.
 
+Values of two bytes are float32 in memory, where the caller converts them, and travel as what they are.
+
 Shared memory is one segment, with a place for each sum of an iteration. A place is used again once its sum has been read; an
 iteration that comes earlier waits. So there is one copy of the gradients at most.
 
@@ -38,6 +40,7 @@ from nalb.errors import PeerError, one_line
 from nalb.failures import Cause, Failure, JobFailed
 from nalb.plane import orders as o
 from nalb.plane.cycle import CycleRecorder
+from nalb.planning.slices import sum_dtype
 from nalb.process.last_words import die, tell_launcher
 from nalb.process.own_program import own_argv, python_path
 from nalb.services.batching.messages import BatchSizes, Computed, JoinBatching
@@ -331,7 +334,7 @@ class Front:
             self._routes.clear()
             self._next = None
         specs = [TensorSpec(str(key), elements, dtype, key) for ((key, elements, dtype),) in learned]  # type: ignore[arg-type]
-        self._tensors = [(spec.elements, np.dtype(spec.dtype)) for spec in specs]
+        self._tensors = [(spec.elements, np.dtype(sum_dtype(spec.dtype))) for spec in specs]
         for first in range(0, len(specs), TENSORS_OF_A_PACKET):
             part = specs[first : first + TENSORS_OF_A_PACKET]
             self._send(o.TensorList(part, first + len(part) == len(specs)))

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import zmq
 
-from nalb.plane.codecs import NUMBERS, Codec, codec_of
+from nalb.plane.codecs import NUMBERS, Codec
 from nalb.plane.exchange import AgentExchange, SiteRanks
 from nalb.plane.links import AgentLinks, SliceHeader
 from nalb.plane.memory import SharedTensor
@@ -48,11 +48,18 @@ class _Links:
 class PlaneInProcess:
     """The ranks, and what they sum."""
 
-    def __init__(self, size: int, elements: Sequence[int], levels: Levels | None = None, verify: bool = False):
-        """elements: of each tensor. levels: the sites; None: sums have one level."""
+    def __init__(
+        self,
+        size: int,
+        elements: Sequence[int],
+        levels: Levels | None = None,
+        verify: bool = False,
+        dtype: str = "float32",
+    ):
+        """elements: of each tensor. levels: the sites; None: sums have one level. dtype: the script's."""
         self.queue: deque[Callable[[], None]] = deque()
         self.iteration = -1
-        self._codecs: dict[int, Codec | None] = {}
+        self._codecs: dict[int, Codec] = {}
         self.exchanges = [
             AgentExchange(
                 cast("AgentLinks", _Links(rank, self)), SiteRanks.of(rank, size, levels), lambda *_: None, verify
@@ -60,7 +67,7 @@ class PlaneInProcess:
             for rank in range(size)
         ]
         self._shared = [[_shared(count) for count in elements] for _ in range(size)]
-        self._elements, self.size = list(elements), size
+        self._elements, self._dtype, self.size = list(elements), dtype, size
         self.cut("float32")
 
     @property
@@ -70,7 +77,8 @@ class PlaneInProcess:
 
     def cut(self, precision: str, slice_bytes: float | None = None) -> None:
         """Cut the tensors for answers in this precision."""
-        tensors = [Tensor(str(k), count, wire_dtype("float32", precision), k) for k, count in enumerate(self._elements)]
+        dtype = wire_dtype(self._dtype, precision)
+        tensors = [Tensor(str(k), count, dtype, k) for k, count in enumerate(self._elements)]
         self.layout = build_layout(
             tensors,
             num_nodes=self.size,
@@ -127,9 +135,9 @@ class PlaneInProcess:
             self.exchanges[target].answered(source, header, zmq.Frame(frame))
 
     def _codec(self, header: SliceHeader) -> Codec | None:
-        if header.codec not in self._codecs:
-            self._codecs[header.codec] = codec_of(NUMBERS.get(header.codec, ""))
-        return self._codecs[header.codec]
+        if header.codec and header.codec not in self._codecs:
+            self._codecs[header.codec] = NUMBERS[header.codec]()
+        return self._codecs.get(header.codec)
 
 
 def _shared(elements: int) -> SharedTensor:

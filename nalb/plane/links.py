@@ -18,7 +18,7 @@ import numpy.typing as npt
 import zmq
 
 from nalb.errors import MachineError, PeerError
-from nalb.plane.codecs import NUMBERS, Codec, codec_of
+from nalb.plane.codecs import NUMBERS, Codec
 from nalb.planning.slices import MAX_SLICE_ELEMENTS
 from nalb.protocol import wire
 from nalb.transport.courier import KEEP_ALIVE
@@ -205,10 +205,9 @@ class AgentLinks:
             raise PeerError(f"sent {head.dtype} by codec {head.codec}, and codecs are for float32")
         codec = self._codecs.get(head.codec)
         if codec is None:
-            codec = codec_of(NUMBERS.get(head.codec, ""))
-            if codec is None:
+            if head.codec not in NUMBERS:
                 raise PeerError(f"sent a slice by codec {head.codec}, which this nalb does not know")
-            self._codecs[head.codec] = codec
+            codec = self._codecs[head.codec] = NUMBERS[head.codec]()
         return codec
 
     def _is_from(self, peer: _Peer, header: zmq.Frame) -> bool:

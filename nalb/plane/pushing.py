@@ -7,7 +7,7 @@ it copies the first while the others travel.
 
 from collections import deque
 
-from nalb.planning.slices import ITEM_BYTES, Layout, value_dtype
+from nalb.planning.slices import ITEM_BYTES, Layout, sum_dtype, value_dtype
 
 TELL_BYTES = 1 << 20
 
@@ -16,7 +16,7 @@ class Cut:
     """A layout's slices in plain lists; each slice is part of one tensor, and a tensor's slices follow each other."""
 
     def __init__(self, layout: Layout, precision: str = "float32"):
-        """precision: in which sums of float32 values are answered."""
+        """precision: in which sums are answered."""
         self.precision = precision
         assert all(len(one.fragments) == 1 for one in layout.slices), "each tensor is a group of its own"
         fragments = [one.fragments[0] for one in layout.slices]
@@ -25,7 +25,8 @@ class Cut:
         self.stop = [one.tensor_offset + one.length for one in fragments]
         self.size_bytes = [one.size_bytes for one in layout.slices]  # on their way
         self.elements = [tensor.elements for tensor in layout.tensors]
-        self.dtype = [value_dtype(tensor.dtype) for tensor in layout.tensors]  # in memory
+        self.script_dtype = [value_dtype(tensor.dtype) for tensor in layout.tensors]  # as the script has them
+        self.dtype = [sum_dtype(dtype) for dtype in self.script_dtype]  # in memory
         self.tell_elements = [int(TELL_BYTES // ITEM_BYTES[dtype]) for dtype in self.dtype]  # by tensor
         self.first = [0] * (len(layout.tensors) + 1)  # by tensor, its first slice; at the end the number of slices
         for tensor in self.tensor:

@@ -125,7 +125,9 @@ class PrecisionModel:
 
     def _below(self, present: Precisions) -> Iterator[Precisions]:
         """Precisions with fewer bytes that are tried."""
-        lower = STEPS[STEPS.index(present.answers) :][:2]  # the present answers, and their next step
+        # Of steps with equal bytes the first one counts: float16 saves nothing of tensors that have two bytes per value.
+        steps = list({bytes_in(self.tensors, one): one for one in reversed(STEPS)}.values())[::-1]
+        lower = steps[steps.index(present.answers) :][:2]  # the present answers, and their next step
         if self.capacities.uplinks is not None:
             yield from (Precisions.all_in(one, self.nodes) for one in lower[1:])
             return
@@ -133,7 +135,7 @@ class PrecisionModel:
         slowest = sorted(workers, key=lambda i: self.capacities.up[i])
         tried = {present}
         for answers in lower:
-            for step, count in product(STEPS[1:], _counts(len(workers))):
+            for step, count in product(steps[1:], _counts(len(workers))):
                 pushes = [max(one, step, key=STEPS.index) for one in present.pushes]
                 kept = set(slowest[count:])
                 found = Precisions(
@@ -181,12 +183,12 @@ def asked_for(asked: str, nodes: Sequence[Node], tensors: Sequence[Tensor], capa
 
 
 def cut_for(tensors: Sequence[Tensor], precision: str) -> list[Tensor]:
-    """The tensors, as they travel where float32 values have this precision."""
+    """The tensors, as they travel in this precision."""
     return [replace(one, dtype=wire_dtype(value_dtype(one.dtype), precision)) for one in tensors]
 
 
 def bytes_in(tensors: Sequence[Tensor], precision: str) -> int:
-    """The bytes of these tensors where float32 values travel in this precision."""
+    """The bytes of these tensors in this precision."""
     return sum(size_bytes(one.elements, wire_dtype(value_dtype(one.dtype), precision)) for one in tensors)
 
 

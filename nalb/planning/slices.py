@@ -20,7 +20,7 @@ from nalb.errors import InputError
 
 Ints = npt.NDArray[np.int64]
 
-BLOCK = 256  # values with one scale, of two bytes, where float32 travels in fewer bytes (nalb/plane/codecs.py)
+BLOCK = 256  # values with one scale, of two bytes, where gradients travel in fewer bytes (nalb/plane/codecs.py)
 ITEM_BYTES: dict[str, float] = {
     "float16": 2,
     "bfloat16": 2,
@@ -30,17 +30,23 @@ ITEM_BYTES: dict[str, float] = {
     "uint8": 1,
     "int32": 4,
     "int64": 8,
-    "scaled_float16": 2 + 2 / BLOCK,
-    "scaled_int8": 1 + 2 / BLOCK,
-    "scaled_int4": 0.5 + 2 / BLOCK,
 }
-WIRE_DTYPES = {
-    "bfloat16": "bfloat16",
-    "float16": "scaled_float16",
-    "int8": "scaled_int8",
-    "int4": "scaled_int4",
+ROUNDED_BYTES = {
+    "bfloat16": 2,
+    "float16": 2 + 2 / BLOCK,
+    "int8": 1 + 2 / BLOCK,
+    "int4": 0.5 + 2 / BLOCK,
 }  # by precision
-PRECISIONS = ("float32", *WIRE_DTYPES)  # of float32 values on their way
+PRECISIONS = ("float32", *ROUNDED_BYTES)  # of gradients on their way
+HALVES = ("float16", "bfloat16")
+ROUNDED = "_as_"  # float32_as_int8: values of float32 that travel as int8
+# No dtype travels in a precision of as many bytes as its own.
+ITEM_BYTES |= {
+    f"{dtype}{ROUNDED}{precision}": item_bytes
+    for dtype in ("float32", *HALVES)
+    for precision, item_bytes in ROUNDED_BYTES.items()
+    if item_bytes < ITEM_BYTES[dtype]
+}
 NUM_PROBE = 2  # probe slices per server: Cai et al., section 5.2
 SIZE_PROBE = 10_000  # elements of a probe slice: Cai et al., section 5.2
 # Probes take at most this fraction (1/150) of the model: a slow node with share 0 still carries (N - 2) * NUM_PROBE of them, and
@@ -58,13 +64,19 @@ MAX_SLICE_ELEMENTS = (
 
 
 def wire_dtype(dtype: str, precision: str) -> str:
-    """As what values of this dtype travel, a key of ITEM_BYTES, where float32 values travel in this precision."""
-    return WIRE_DTYPES.get(precision, dtype) if dtype == "float32" else dtype
+    """As what values of this dtype travel, a key of ITEM_BYTES, where gradients travel in this precision."""
+    rounded = f"{dtype}{ROUNDED}{precision}"
+    return rounded if rounded in ITEM_BYTES else dtype
 
 
 def value_dtype(dtype: str) -> str:
     """The dtype of the values that travel so."""
-    return "float32" if dtype in WIRE_DTYPES.values() else dtype
+    return dtype.partition(ROUNDED)[0]
+
+
+def sum_dtype(dtype: str) -> str:
+    """The dtype in which agents hold and add up values of this dtype."""
+    return "float32" if dtype in HALVES else dtype
 
 
 def size_bytes(elements: int, dtype: str) -> int:

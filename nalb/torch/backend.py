@@ -1,4 +1,4 @@
-"""The backend "nalb" of torch.distributed: large sums of float32 go by the plane, all else goes to gloo.
+"""The backend "nalb" of torch.distributed: large sums of floats go by the plane, all else goes to gloo.
 
 Groups of all ranks share the process's one job (job.py). A group of fewer ranks is gloo's alone, and so is each
 group where NALB_SCHEME is gloo. How a sum travels is decided by dtype, operation and size, which are alike on all ranks.
@@ -22,6 +22,7 @@ from nalb.torch.job import TorchJob, new_gloo
 from nalb.torch.sums import add_up
 
 KIND = dist.ProcessGroup.BackendType
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 LEAST_ELEMENTS = 1024  # smaller sums go to gloo, in one round trip without slices
 
 # What c10d's C++ looks for in a Python group. Where it finds nothing it goes on to gloo with the interpreter's lock held, and waits
@@ -108,7 +109,7 @@ class NalbGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     def _suits(self, tensor: torch.Tensor) -> bool:
         """By what is alike on all ranks: strides may differ."""
-        if tensor.layout != torch.strided or tensor.dtype != torch.float32 or tensor.numel() < LEAST_ELEMENTS:
+        if tensor.layout != torch.strided or tensor.dtype not in DTYPES or tensor.numel() < LEAST_ELEMENTS:
             return False
         return tensor.device.type == "cpu" or bool(tensor.is_cuda and self._sums_cuda)
 

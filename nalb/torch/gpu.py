@@ -2,7 +2,7 @@
 
 the script's stream   gradients .. event
 a stream of our own              wait, copy part 1, event, copy part 2, event ..          .. copy sums back, event of the Future
-a thread                                            part 1 to the plane, part 2 to the plane
+a thread                                            part 1 to the plane, part 2 to the plane   (there as float32)
 the front's thread                                                              sums into pinned memory
 """
 
@@ -17,26 +17,29 @@ from nalb.plane.front import PlaneSum, parts
 from nalb.torch.works import SumWork
 
 
-def _pinned(elements: int) -> torch.Tensor:
-    return torch.empty(elements, pin_memory=True)
+def _pinned(elements: int, dtype: torch.dtype) -> torch.Tensor:
+    return torch.empty(elements, dtype=dtype, pin_memory=True)
 
 
 class GpuSums:
     """Sums of one device's tensors."""
 
     def __init__(
-        self, device: torch.device, cuda: Any = torch.cuda, new_pinned: Callable[[int], torch.Tensor] = _pinned
+        self,
+        device: torch.device,
+        cuda: Any = torch.cuda,
+        new_pinned: Callable[[int, torch.dtype], torch.Tensor] = _pinned,
     ):
         self._device, self._cuda, self._new_pinned = device, cuda, new_pinned
         self._stream = cuda.Stream(device)
         self._thread = ThreadPoolExecutor(1, "nalb-gpu")
-        # pinned memory that is not in use, by elements, and the event after which it may be written
-        self._free: dict[int, list[tuple[torch.Tensor, Any]]] = defaultdict(list)
+        # pinned memory that is not in use, by elements and dtype, and the event after which it may be written
+        self._free: dict[tuple[int, torch.dtype], list[tuple[torch.Tensor, Any]]] = defaultdict(list)
 
     def add_up(self, tensor: torch.Tensor, way: PlaneSum) -> SumWork:
         """Queue the copies, and return at once."""
         work, flat, shared = SumWork(tensor), tensor.contiguous().view(-1), torch.from_numpy(way.memory)
-        pinned = self._take(len(flat))
+        pinned = self._take(len(flat), flat.dtype)
         self._stream.wait_stream(self._cuda.current_stream(self._device))
         events = []
         with self._cuda.stream(self._stream):
@@ -69,17 +72,17 @@ class GpuSums:
                     tensor.copy_(flat.view(tensor.shape))
                 after = self._cuda.Event()
                 after.record()
-                self._free[len(flat)].append((pinned, after))
+                self._free[len(flat), flat.dtype].append((pinned, after))
                 work.complete(error)  # the Future notes this stream: whoever waits for it lets his own stream wait
 
         way.begin(summed, ended)
         self._thread.submit(hand_in)
         return work
 
-    def _take(self, elements: int) -> torch.Tensor:
-        if not self._free[elements]:
-            return self._new_pinned(elements)
-        pinned, after = self._free[elements].pop()
+    def _take(self, elements: int, dtype: torch.dtype) -> torch.Tensor:
+        if not self._free[elements, dtype]:
+            return self._new_pinned(elements, dtype)
+        pinned, after = self._free[elements, dtype].pop()
         after.synchronize()
         return pinned
 

@@ -15,9 +15,9 @@ _on_gpus: dict[torch.device, GpuSums] = {}
 
 
 def add_up(front: Front, tensor: torch.Tensor, by_gloo: Callable[[], dist.Work]) -> dist.Work:
-    """Begin the sum of float32 over all ranks that have a front. by_gloo: begins it among these ranks by gloo."""
+    """Begin the sum over all ranks that have a front. by_gloo: begins it among these ranks by gloo."""
     try:
-        way = front.place(tensor.numel(), "float32")
+        way = front.place(tensor.numel(), str(tensor.dtype).removeprefix("torch."))
         if isinstance(way, PlaneSum):
             return _on_gpu(tensor, way) if tensor.is_cuda else _on_cpu(tensor, way)
     except JobFailed as error:  # raised here within a backward pass, it would leave DDP in disorder
@@ -37,7 +37,7 @@ def close_gpus() -> None:
 
 
 def _on_cpu(tensor: torch.Tensor, way: PlaneSum) -> SumWork:
-    """Copy the tensor into the plane's memory; a thread of the front's copies the sum back."""
+    """Copy the tensor into the plane's memory, which is float32; a thread of the front's copies the sum back."""
     work = SumWork(tensor)
     flat = tensor.contiguous().view(-1)
     shared = torch.from_numpy(way.memory)

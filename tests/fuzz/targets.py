@@ -15,7 +15,7 @@ from nalb.checkpoints import folder as checkpoints
 from nalb.checkpoints.file import DIGEST_BYTES, LENGTH_BYTES, MAGIC, Header, encode
 from nalb.errors import CheckpointError, InputError, PeerError
 from nalb.launch.hosts import load_hosts
-from nalb.plane.codecs import NUMBERS, codec_of
+from nalb.plane.codecs import NUMBERS
 from nalb.protocol import wire
 from nalb.reporting.record import read_record
 from nalb.services import composition
@@ -71,9 +71,10 @@ def unpack_piece(data: bytes) -> None:
 
 def decode_slice(data: bytes) -> None:
     """Between agents: the codec's number in a byte, and a slice's frame. What is accepted decodes alike again."""
-    codec = codec_of(NUMBERS.get(data[0] if data else 0, ""))
-    if codec is None:
+    kind = NUMBERS.get(data[0] if data else 0)
+    if kind is None:
         return
+    codec = kind()
     with suppress(PeerError):
         values = codec.decode(data[1:])
         assert len(data) - 1 == codec.frame_bytes(values.size)
@@ -154,8 +155,8 @@ def corpus(target: str) -> list[bytes]:
     if target == "codecs":
         values = np.random.default_rng(0).standard_normal(300).astype(np.float32)
         values[7:9] = np.nan, -np.inf
-        some, parts = [codec_of(name) for name in NUMBERS.values()], (values, values[200:])
-        return [bytes([one.number, *one.encode(part, np.zeros_like(part))]) for one in some if one for part in parts]
+        some, parts = [kind() for kind in NUMBERS.values()], (values, values[200:])
+        return [bytes([one.number, *one.encode(part, np.zeros_like(part))]) for one in some for part in parts]
     if target == "conversation":
         return [honest_conversation(5), *(honest_conversation(2, kind) for kind in range(len(KINDS)))]
     if target == "checkpoint":

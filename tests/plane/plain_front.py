@@ -11,6 +11,7 @@ from itertools import pairwise
 import numpy as np
 
 from nalb.plane import orders
+from nalb.planning.slices import sum_dtype
 from nalb.process.own_program import own_argv
 from nalb.services.exchange.messages import TensorSpec
 
@@ -65,9 +66,11 @@ class PlainFront:
                 raise Ended(order.failure)
             self.early.append(order)
 
-    def register(self, sizes, dtype="float32"):
-        """Iterations consist of these tensors from now on."""
-        specs = [TensorSpec(str(index), elements, dtype, index) for index, elements in enumerate(sizes)]
+    def register(self, sizes, *dtypes):
+        """Iterations consist of these tensors from now on. dtypes: of all, or one for each; in memory they are alike."""
+        self.dtypes = list(dtypes or ["float32"]) * (len(sizes) if len(dtypes) < 2 else 1)
+        specs = [TensorSpec(str(index), *one, index) for index, one in enumerate(zip(sizes, self.dtypes, strict=True))]
+        (dtype,) = {sum_dtype(one) for one in self.dtypes}
         self.send(orders.TensorList(specs, True))
         self.registrations += 1
         number, self.segments = self.segments, self.segments + 1

@@ -21,6 +21,7 @@ from nalb.plane import orders
 from nalb.plane.links import HEADER, identity_of
 from nalb.services.exchange.calls import announcement
 from nalb.transport.keys import key_path, make_keys, write_keys
+from tests.plane.halves import rounded_to
 from tests.plane.plain_front import LIMIT_S, Ended, PlainFront, meet, on_all
 
 pytestmark = pytest.mark.jobs
@@ -73,12 +74,17 @@ def sequential(parts):
 
 
 def sum_once(fronts, random, tensors=None, add_up=sequential):
-    """One iteration of random numbers; the sums must have the bits of a loop over ranks, or of what `add_up` computes."""
+    """One iteration of random numbers; the sums must have the bits of a loop over ranks, or of what `add_up` computes.
+
+    Values of two bytes are added up in float32, and the sum is rounded once.
+    """
     routes = [front.route() for front in fronts]
     assert len({(route.first, route.until, route.by_ring) for route in routes}) == 1
+    dtypes = fronts[0].dtypes
     parts = [[random.standard_normal(len(one)).astype(one.dtype) for one in front.tensors] for front in fronts]
     for part in parts:
         part[0][:3] = np.nan, np.inf, -0.0
+        part[:] = map(rounded_to, dtypes, part)
     for front, part in zip(fronts, parts, strict=True):
         for shared, values in zip(front.tensors, part, strict=True):
             shared[:] = values
@@ -87,7 +93,7 @@ def sum_once(fronts, random, tensors=None, add_up=sequential):
     for front in fronts:
         front.wait(tensors)
     for index in range(len(fronts[0].tensors) if tensors is None else tensors):
-        expected = add_up([part[index] for part in parts])
+        expected = rounded_to(dtypes[index], add_up([part[index] for part in parts]))
         assert all(front.tensors[index].tobytes() == expected.tobytes() for front in fronts), index
     return routes[0].first
 
@@ -123,6 +129,12 @@ def test_sums_of_three_ranks(environment):
         front.send(orders.BreakOff())
         front.register([90_000], "float16")
     sum_once(fronts, random)
+    for front in fronts:
+        front.route()
+        front.send(orders.BreakOff())
+        front.register([90_001, 1025, 2000], "bfloat16", "float32", "float16")
+    for _ in range(2):
+        sum_once(fronts, random)
     for front in fronts:
         front.leave()
     assert [front.agent.wait(LIMIT_S) for front in fronts] == [0] * size

@@ -12,9 +12,11 @@ from hypothesis.extra import numpy as arrays
 
 from nalb.errors import PeerError
 from nalb.plane.codecs import CODECS, COUNT_BYTES, LOW_SCALE, NUMBERS, codec_of
-from nalb.planning.slices import BLOCK, ITEM_BYTES, PRECISIONS, wire_dtype
+from nalb.planning.slices import BLOCK, HALVES, ITEM_BYTES, PRECISIONS, wire_dtype
+from tests.plane.halves import rounded_to
 
 NAMES = list(CODECS)
+KINDS = pytest.mark.parametrize("kind", NUMBERS.values(), ids=lambda kind: kind.name)
 LARGEST = float(np.finfo(np.float32).max)
 FEW = settings(max_examples=60, deadline=None)
 RARE = [0.0, -0.0, 1e38, -3.4e38, 1e-45, -1e-40, math.inf, -math.inf, math.nan]
@@ -127,13 +129,50 @@ def test_what_is_kept_makes_up_for_what_is_lost(name):
     assert error.sum() < np.abs(given_in_all - plain).sum() / 3
 
 
-@pytest.mark.parametrize("name", NAMES)
+def halfway(one):
+    """Bits of a float32 between two values of 16 or 19 bits, or next to that."""
+    number, dropped, beside = one
+    return ((number << dropped) + (1 << (dropped - 1)) + beside) % (1 << 32)
+
+
+TIES = st.lists(
+    st.tuples(st.integers(0, (1 << 19) - 1), st.sampled_from([13, 16]), st.integers(-1, 1)).map(halfway), min_size=1
+).map(lambda bits: np.array(bits, np.uint32).view(np.float32))
+
+
+def test_every_value_of_two_bytes_arrives_as_it_is():
+    whole = np.arange(1 << 16, dtype=np.uint16)
+    for dtype, values in (
+        ("bfloat16", (whole.astype(np.uint32) << 16).view(np.float32)),
+        ("float16", whole.view(np.float16).astype(np.float32)),
+    ):
+        arrived = codec_of("float32", dtype).decode(bytes(codec_of("float32", dtype).encode(values)))
+        is_nan = np.isnan(values)
+        assert np.isnan(arrived[is_nan]).all()
+        assert arrived[~is_nan].tobytes() == values[~is_nan].tobytes()
+
+
+@given(VALUES | arrays.arrays(np.uint32, st.integers(1, 600)).map(lambda bits: bits.view(np.float32)) | TIES)
+@FEW
+def test_sums_of_values_of_two_bytes_are_rounded_once(values):
+    for dtype in HALVES:
+        expected = rounded_to(dtype, values)
+        codec = codec_of("float16", dtype)
+        frame = bytes(codec.encode(values))
+        assert len(frame) == COUNT_BYTES + 2 * values.size
+        arrived = codec.decode(frame)
+        is_nan = np.isnan(values)
+        assert np.isnan(arrived[is_nan]).all()
+        assert arrived[~is_nan].tobytes() == expected[~is_nan].tobytes()
+
+
+@KINDS
 @given(values=VALUES)
 @settings(max_examples=20, deadline=None)
-def test_frames_do_not_depend_on_frames_before(name, values):
-    codec = codec_of(name)
+def test_frames_do_not_depend_on_frames_before(kind, values):
+    codec = kind()
     sent(codec, np.full(5 * BLOCK, np.nan, np.float32))
-    fresh, _ = sent(codec_of(name), values)
+    fresh, _ = sent(kind(), values)
     again, _ = sent(codec, values)
     assert again.tobytes() == fresh.tobytes()
 
@@ -148,20 +187,29 @@ def test_frames_are_as_long_as_plans_suppose():
 def test_precisions_are_the_codecs():
     assert ("float32", *NAMES) == PRECISIONS
     assert codec_of("float32") is None
-    assert sorted(NUMBERS) == [1, 2, 3, 4]
+    assert sorted(NUMBERS) == [1, 2, 3, 4, 5]
     assert wire_dtype("float64", "int8") == "float64"
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_frames_that_are_none(name):
-    codec = codec_of(name)
+def test_values_of_two_bytes_are_rounded_only_where_that_saves_bytes():
+    for dtype in HALVES:
+        own = type(codec_of("float32", dtype))
+        assert [type(codec_of(one, dtype)) for one in PRECISIONS] == [own, own, own, CODECS["int8"], CODECS["int4"]]
+        for one in PRECISIONS:
+            planned_bytes = 9_999 * ITEM_BYTES[wire_dtype(dtype, one)]
+            assert planned_bytes <= codec_of(one, dtype).frame_bytes(9_999) <= planned_bytes + COUNT_BYTES + BLOCK // 2
+
+
+@KINDS
+def test_frames_that_are_none(kind):
+    codec, name = kind(), kind.name
     good = bytes(codec.encode(np.ones(300, np.float32), np.zeros(300, np.float32)))
     for frame in (b"", good[:3], good[:-1], good + b"\0", b"\xff" * 4 + good[4:], struct.pack("<I", 299) + good[4:]):
         with pytest.raises(PeerError, match=f"no frame of {name}"):
             codec.decode(frame)
     with pytest.raises(PeerError, match=f"sent 300 values in {name} for 299"):
         codec.decode_into(good, np.zeros(299, np.float32))
-    if name != "bfloat16":
+    if codec.has_scales:
         for scale in (0x7F80, 0xFFC0, 0x0000):  # infinite, not a number, zero
             with pytest.raises(PeerError, match="a scale that is none"):
                 codec.decode(good[:4] + struct.pack("<H", scale) + good[6:])
@@ -170,10 +218,10 @@ def test_frames_that_are_none(name):
             codec.decode(good[:4] + struct.pack("<H", 0x3F81) + good[6:])  # no power of two
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_any_frame_decodes_or_is_refused(name):
+@KINDS
+def test_any_frame_decodes_or_is_refused(kind):
     """A little of what tests/campaigns/fuzz.py does."""
-    rng, codec = random.Random(3), codec_of(name)
+    rng, codec = random.Random(3), kind()
     good = bytes(codec.encode(np.arange(300, dtype=np.float32), np.zeros(300, np.float32)))
     decoded = 0
     for _ in range(500):

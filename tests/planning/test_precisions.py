@@ -82,6 +82,16 @@ def test_equal_fast_links_stay_whole_where_the_exchange_hides_or_something_else_
     assert model_of(up, pace=IterationPace(20 * exchange_s, 0.0)).choose() == whole
 
 
+def test_tensors_of_two_bytes_go_on_to_int8_or_stay():
+    half = [Tensor("w", 3_000_000, "bfloat16")]
+    model = model_of([50e6] * 4, tensors=half)
+    assert model.choose() == Precisions.all_in("int8", model.nodes)
+    whole = Precisions.all_in("float32", model.nodes)
+    assert model.exchange_s(whole) == model.exchange_s(Precisions.all_in("float16", model.nodes))
+    hidden = IterationPace(0.0, model.exchange_s(whole))
+    assert model_of([50e6] * 4, pace=hidden, tensors=half).choose() == whole
+
+
 def test_a_step_that_hides_the_exchange_is_the_last_one():
     up = [50e6] * 4
     model = model_of(up)

@@ -126,22 +126,119 @@ def sync_batch_norm() -> None:
             wrapped(model, group)(batches(1)[0])
 
 
+HALVES = (torch.bfloat16, torch.float16)
+
+
+def sum_of(part: torch.Tensor) -> torch.Tensor:
+    """The sum in float32 in order of ranks, rounded once."""
+    own = part.cpu().contiguous()
+    parts = [torch.empty_like(own) for _ in range(dist.get_world_size())]
+    dist.all_gather([one.view(-1).view(torch.uint8) for one in parts], own.view(-1).view(torch.uint8), group=gloo)
+    total = parts[0].float()
+    for one in parts[1:]:
+        total = total + one.float()
+    return total.to(part.device, part.dtype)
+
+
+def exactly(make, data: list[torch.Tensor], hook=None, compressed: torch.dtype | None = None) -> None:
+    """Train with all sums by the plane: equal to the bit to DDP with sums by `sum_of`. hook: one that sums in `compressed`.
+
+    Ranks of a machine add up by gloo first, which rounds; then only bits of ranks are equal.
+    """
+
+    buckets = 0
+
+    def sum_bucket(_: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        nonlocal buckets
+        buckets += 1
+        whole, size = bucket.buffer(), dist.get_world_size()
+        part = whole * (1 / size) if compressed is None else whole.to(compressed).div_(size)
+        summed = torch.futures.Future()
+        summed.set_result(whole.copy_(sum_of(part)))
+        return summed
+
+    ours, theirs = (wrapped(make(), dist.group.WORLD) for _ in range(2))
+    theirs.register_comm_hook(None, sum_bucket)
+    if hook is not None:
+        ours.register_comm_hook(dist.group.WORLD, hook)
+    for model in (theirs, ours):
+        train(model, data)  # until buckets stay, and nalb knows what an iteration sums
+        model.module.load_state_dict(make().state_dict())
+    before, buckets = by_plane(), 0
+    losses = [train(model, data) for model in (ours, theirs)]
+    for one in ours.parameters():
+        require_same_bits(one.detach().reshape(-1))
+    if not ranks_of_a_machine:
+        assert losses[0] == losses[1]
+        assert front().by_plane == before + buckets
+        assert all(map(torch.equal, ours.parameters(), theirs.parameters()))
+
+
 def half_gradients() -> None:
-    for dtype in (torch.bfloat16, torch.float16):
-        models = [wrapped(net().to(dtype), group) for group in (dist.group.WORLD, gloo)]
-        ours, theirs = (train(model, batches(STEPS, dtype)) for model in models)
-        assert ours == theirs
-        require_same_bits(flat(models[0]))
+    for dtype in HALVES:
+        exactly(lambda dtype=dtype: net().to(dtype), batches(STEPS, dtype))
 
 
-def half_hook() -> None:
-    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+class Mixed(nn.Module):
+    """Of layers in three dtypes."""
 
-    models = [wrapped(net(), group) for group in (dist.group.WORLD, gloo)]
-    for model, group in zip(models, (dist.group.WORLD, gloo), strict=True):
-        model.register_comm_hook(group, fp16_compress_hook)
-    ours, theirs = (train(model, batches(STEPS)) for model in models)
-    assert ours == theirs
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList([net(), *(net().to(dtype) for dtype in HALVES)])
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            batch = layer(batch.to(next(layer.parameters()).dtype))
+        return batch.float()
+
+
+def mixed_dtypes() -> None:
+    exactly(Mixed, batches(STEPS))
+
+
+def half_hooks() -> None:
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook, fp16_compress_hook
+
+    exactly(net, batches(STEPS), fp16_compress_hook, torch.float16)
+    # By its own name DDP refuses it where torch was built without CUDA.
+    exactly(net, batches(STEPS), lambda group, bucket: bf16_compress_hook(group, bucket), torch.bfloat16)
+
+
+def half_sums() -> None:
+    """Sums by the plane have the bits of `sum_of`, whatever they hold and however they lie."""
+    if ranks_of_a_machine:  # which gloo adds up first: plain_sums
+        return
+    rank, size, inf = dist.get_rank(), dist.get_world_size(), float("inf")
+    draw = torch.Generator().manual_seed(rank)
+    for dtype in HALVES:
+        dense, limits = torch.randn(40, 100, 50, generator=draw).to(dtype), torch.finfo(dtype)
+        tiny = limits.smallest_normal
+        odd = [
+            float("nan") if rank == 1 else 1.0,
+            inf if rank else -inf,
+            inf,
+            -inf,
+            limits.max,
+            -0.0,
+            tiny / 4 * (rank + 1),
+            -tiny / 64,
+        ]
+        whole = torch.tensor(odd, dtype=dtype).repeat_interleave(200)
+        checked = 0
+        for number in range(6):
+            copies = [one.to(DEVICE, copy=True) for one in (dense, dense, dense, whole)]
+            copies[1], copies[2] = copies[1].transpose(0, 2), torch.stack([copies[2], copies[2]], 3)[..., 1]
+            for tensor in (*copies, dense.to(DEVICE, copy=True).view(-1)[:1024]):
+                before, given = by_plane(), tensor.clone() / (size if number % 2 else 1)
+                dist.all_reduce(tensor, dist.ReduceOp.AVG if number % 2 else dist.ReduceOp.SUM)
+                expected = sum_of(given)
+                if by_plane() > before:
+                    checked += 1
+                    is_nan = expected.isnan()
+                    assert torch.equal(is_nan, tensor.isnan())
+                    assert torch.equal(tensor[~is_nan].view(torch.int16), expected[~is_nan].view(torch.int16))
+                    require_same_bits(tensor.reshape(-1))
+        assert checked >= 3 * 5, checked
 
 
 def infinities() -> None:
@@ -355,8 +452,8 @@ def free_port() -> int:
 
 SECTIONS = [
     hundred_steps, bucket_rebuild, gradient_as_bucket_view, static_graph, find_unused_parameters, no_sync, uneven_inputs,
-    batch_norm, sync_batch_norm, half_gradients, half_hook, infinities, two_models, second_group, part_of_the_ranks, device_mesh,
-    replicated_shards, compiled, changed_alike, forked_workers, plain_sums, works, others,
+    batch_norm, sync_batch_norm, half_gradients, mixed_dtypes, half_hooks, half_sums, infinities, two_models, second_group,
+    part_of_the_ranks, device_mesh, replicated_shards, compiled, changed_alike, forked_workers, plain_sums, works, others,
 ]  # fmt: skip
 
 if __name__ == "__main__":

@@ -76,7 +76,7 @@ class Way:
             self.ended(None)
 
 
-def made(monkeypatch, new_pinned=lambda elements: torch.full((elements,), -1.0)):
+def made(monkeypatch, new_pinned=lambda elements, dtype: torch.full((elements,), -1.0, dtype=dtype)):
     """What sums on the GPU that is not there, and its CUDA."""
     cuda = Cuda()
     copy = torch.Tensor.copy_
@@ -108,14 +108,17 @@ def test_a_sum_waits_for_the_scripts_stream_and_comes_back(monkeypatch):
 
 def test_pinned_memory_is_used_again_once_it_has_been_read(monkeypatch):
     made_of = []
-    sums, _ = made(monkeypatch, lambda elements: made_of.append(elements) or torch.zeros(elements))
-    for number in range(3):
-        tensor = torch.full((5000,), float(number))
-        assert sums.add_up(tensor, Way(5000)).wait()
+    sums, _ = made(
+        monkeypatch, lambda elements, dtype: made_of.append((elements, dtype)) or torch.zeros(elements, dtype=dtype)
+    )
+    for dtype in (torch.float32, torch.bfloat16):  # pinned memory has the tensor's dtype: fewer bytes cross the bus
+        for number in range(3):
+            tensor = torch.full((5000,), float(number), dtype=dtype)
+            assert sums.add_up(tensor, Way(5000)).wait()
+            Cuda.newest.run()
+            assert torch.equal(tensor, torch.full((5000,), 2.0 * number, dtype=dtype))
     sums.close()
-    Cuda.newest.run()
-    assert made_of == [5000]
-    assert torch.equal(tensor, torch.full((5000,), 4.0))
+    assert made_of == [(5000, torch.float32), (5000, torch.bfloat16)]
 
 
 def test_an_error_reaches_the_work(monkeypatch):

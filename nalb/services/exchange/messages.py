@@ -32,7 +32,7 @@ NAME_MOST = 256  # characters of a tensor's name
 SLICES_MOST = 1_000_000  # slices, or tensors, of one message
 
 KeyName = Annotated[str, Meta(max_length=NAME_MOST)]
-Dtype = Annotated[str, Meta(pattern=r"^float(16|32|64)\Z")]
+Dtype = Annotated[str, Meta(pattern=r"^(float(16|32|64)|bfloat16)\Z")]
 Precision = Annotated[str, Meta(pattern=rf"^({'|'.join(PRECISIONS)})\Z")]
 AskedPrecision = Annotated[str, Meta(pattern=rf"^({'|'.join(ASKED)})\Z")]
 CallKind = Literal["sum", "broadcast", "single sum"]

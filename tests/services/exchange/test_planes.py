@@ -1,6 +1,7 @@
 import pytest
 
-from nalb.planning.slices import PRECISIONS, Tensor, build_layout, size_bytes, value_dtype, wire_dtype
+from nalb.planning.precisions import bytes_in, cut_for
+from nalb.planning.slices import HALVES, PRECISIONS, Tensor, build_layout, size_bytes, value_dtype, wire_dtype
 from nalb.services.exchange.job_nodes import JobNodes
 from nalb.services.exchange.planes import AGENTS
 
@@ -17,3 +18,15 @@ def test_plans_count_what_travels_and_a_ring_what_there_is(precision):
     assert all(isinstance(one.size_bytes, int) for one in layout.slices)
     nodes = JobNodes.of(["a", "b", "c"], {"a", "b", "c"}, {"a": 0, "b": 1, "c": 2})
     assert AGENTS.new_loads(nodes).shares(tensors).tolist() == pytest.approx([12 * 600_000 / 3] * 3)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("dtype", HALVES)
+def test_tensors_of_two_bytes_count_these_wherever_a_precision_has_no_fewer(precision, dtype):
+    tensors = (Tensor("a", 600_000, wire_dtype(dtype, precision)),)
+    for other in PRECISIONS:
+        part = {"int8": 1.01, "int4": 0.51}.get(other, 2.0)
+        assert bytes_in(tensors, other) == pytest.approx(part * 600_000, rel=0.01)
+        assert cut_for(tensors, other)[0].size_bytes == bytes_in(tensors, other)
+    nodes = JobNodes.of(["a", "b"], {"a", "b"}, {"a": 0, "b": 1})
+    assert AGENTS.new_loads(nodes).shares(tensors).tolist() == [600_000, 600_000]
