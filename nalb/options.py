@@ -185,7 +185,7 @@ class JobOptions:
         None,
         "NALB_PRECISION",
         Choice(ASKED),
-        "as what float32 gradients travel on the plane for PyTorch; default: float32; auto: as it pays. What rounding takes stays",
+        "as what gradients travel on the plane for PyTorch; default: float32; auto: as it pays. What rounding takes stays",
     )
     heartbeat_s: float | None = _option(
         None,
