@@ -67,7 +67,14 @@ make uneven-machines 30 "$python" scripts/figures/uneven_machines.py
 make dynamic-batching 25 "$python" scripts/figures/dynamic_batching_figures.py
 make dynamic-batching-levels 1 "$python" scripts/figures/dynamic_batching_levels.py
 make batch-throughput 2 "$python" scripts/figures/batch_throughput.py
-make precision-accuracy 20 "$venv_torch/bin/python" scripts/figures/precision_accuracy.py --out runs/precision-accuracy.jsonl
+accuracy=(scripts/figures/precision_accuracy.py --out docs/results/data/precision-accuracy.jsonl)
+make precision-accuracy 15 "$venv_torch/bin/python" "${accuracy[@]}" --steps 300 --models cnn,mobilenet
+make precision-transformer 20 "$venv_torch/bin/python" "${accuracy[@]}" --steps 200 --models transformer
+if "$venv_torch/bin/python" -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; then
+  make gpu 2 "$venv_torch/bin/python" scripts/figures/gpu_figures.py
+else
+  echo "gpu: PyTorch finds no GPU here"
+fi
 make lbb 15 "$python" scripts/figures/lbb_figures.py
 make fela 30 "$python" scripts/figures/fela_figures.py --simulated
 make fela-trainings 120 "$python" scripts/figures/fela_trainings.py

@@ -200,6 +200,8 @@ TABLES: dict[str, tuple[str, Callable[[], Rows]]] = {  # by name: the page, and 
     "chen-12": ("chen-2021", paper_tables.chen_12),
     "chen-10": ("chen-2021", paper_tables.chen_10),
     "tyagi-5": ("tyagi-2020", paper_tables.tyagi_5),
+    "tyagi-5a": ("tyagi-2020", lambda: paper_tables.tyagi_5("figure-5a")),
+    "tyagi-7-gpu": ("tyagi-2020", paper_tables.tyagi_7_gpu),
     "tyagi-6": ("tyagi-2020", paper_tables.tyagi_6),
     "tyagi-7": ("tyagi-2020", paper_tables.tyagi_7),
     "yao-2": ("yao-2023", paper_tables.yao_2),

@@ -93,12 +93,23 @@ def chen_12() -> Rows:
     return rows
 
 
-def tyagi_5() -> Rows:
-    """Images per second of one worker by batch size."""
-    path = stored("dynamic-batching", "figure-5")
+def tyagi_5(name: str = "figure-5") -> Rows:
+    """Images per second of one worker by batch size: on a CPU, or in figure-5a on a GPU."""
+    path = stored("dynamic-batching", name)
     per_s = {} if path is None else msgspec.json.decode(path.read_bytes(), type=dict[int, float], strict=False)
     rows: Rows = [("batch", *(f"{size:,}" for size in per_s))]
     rows.append(("images a second", *(f"{one:,.0f}" for one in per_s.values())))
+    return rows
+
+
+def tyagi_7_gpu() -> Rows:
+    """A GPU beside a CPU."""
+    path = stored("dynamic-batching", "figure-7-gpu")
+    took_s = {} if path is None else msgspec.json.decode(path.read_bytes(), type=dict[str, float])
+    rows: Rows = [("", "iteration s", "uniform over it", "paper, ResNet")]
+    for name, paper in (("off", "1"), ("static", "over 4"), ("dynamic", "as static")):
+        cells = (f"{took_s[name]:.3f}", f"{took_s['off'] / took_s[name]:.2f}") if name in took_s else (NOT_RUN, "")
+        rows.append((name, *cells, paper))
     return rows
 
 
