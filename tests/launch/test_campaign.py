@@ -81,30 +81,10 @@ def test_a_connection_of_each_kind_is_reset(tmp_path: Path) -> None:
     require(list(MXNETS))
     deadline_s = 5.0
     with ThreadPoolExecutor(2) as pool:
-        outcomes = list(pool.map(run, RESETS, repeat(tmp_path), count(), repeat(deadline_s)))
+        outcomes = list(pool.map(run, RESETS, repeat(tmp_path), count(), repeat(deadline_s), repeat(tmp_path / "said")))
     for case, (outcome, right, took_s) in zip(RESETS, outcomes, strict=True):
         assert right, (case, outcome, took_s)
         assert outcome.startswith("went on") or case.fault not in MENDED
-
-
-IN_TORCH = [
-    Case("kill", "agent", "b", "push", True, venue="torch, network", more=("--scheme", "average")),
-    Case("stop", "scheduler", "n0", "forward", False, venue="torch, alone", more=("NALB_SCHEME=average",)),
-]
-
-
-@pytest.mark.root
-@pytest.mark.torch
-@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
-def test_faults_in_jobs_of_torch(tmp_path: Path) -> None:
-    """One goes on from its checkpoint, one is supervised by nobody. Side by side: they mostly wait."""
-    if not rootless.has_privilege():
-        pytest.skip("needs root: namespaces")
-    deadline_s = 5.0
-    with ThreadPoolExecutor(2) as pool:
-        outcomes = list(pool.map(run, IN_TORCH, repeat(tmp_path), count(), repeat(deadline_s)))
-    for case, (outcome, right, took_s) in zip(IN_TORCH, outcomes, strict=True):
-        assert right, (case, outcome, took_s)
 
 
 KILL = Case("kill", "worker", "b", "push", False)

@@ -1,0 +1,151 @@
+"""Runs a campaign: does `nalb why` name what sets the pace, of real jobs with PyTorch on emulated networks?
+
+    .venv-torch/bin/python scripts/figures/name_the_pace_emulated.py --first 98001 --networks 6 --out FILE     as root
+
+Networks are drawn as in name_the_pace.py, and jobs run by `nalb launch --network`. Each rank sums TENSORS tensors of ELEMENTS
+elements, LEARNING times and then COUNTED times, under exact or average in turn; on every second network it sleeps before, as long
+as the seed says, which stands for computing. Each rank reads from the kernel what its interface sent and received in the counted
+iterations. These bytes over the rates of the network file, and the sleeps, are the truth. Families with things that these counters
+do not show are left out: capped pairs, shared uplinks, cores, roles and changes.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT), str(Path(__file__).resolve().parent)]
+
+from nalb.errors import NalbError  # noqa: E402 - the repository need not be installed
+from nalb.reporting.pace import paces  # noqa: E402
+from nalb.reporting.record import read_timeline  # noqa: E402
+from name_the_pace import MOST_SEEDS, Case, Way, draw_case, row_of  # noqa: E402
+
+FAMILIES = ("even", "near", "heavy", "asymmetric", "adsl")
+SCHEMES = ("exact", "average")
+TENSORS, ELEMENTS = 4, 400_000
+LEARNING, COUNTED = 8, 6  # the first three have no plan
+COMPUTING_PART = TENSORS * ELEMENTS * 4 / 12.9e6  # of what is drawn for MobileNet's bytes
+LIMIT_S = 240.0
+
+
+def rank(computing_s: list[float]) -> None:
+    """One rank. Prints its number, and bytes per counted iteration: sent, received."""
+    dist.init_process_group("nalb")
+    torch.set_num_threads(1)
+    number, tensors = dist.get_rank(), [torch.ones(ELEMENTS) for _ in range(TENSORS)]
+    before = (0, 0)
+    for iteration in range(LEARNING + COUNTED):
+        if iteration == LEARNING:
+            before = counters()
+        time.sleep(computing_s[number])
+        works = [dist.all_reduce(one, async_op=True) for one in tensors]
+        for work in works:
+            work.wait()
+    sent, received = ((after - start) / COUNTED for start, after in zip(before, counters(), strict=True))
+    print("carried", json.dumps([number, sent, received]), flush=True)
+    dist.destroy_process_group()
+
+
+def counters() -> tuple[int, int]:
+    """Bytes that this namespace's interfaces have sent and received, loopback left out."""
+    lines = Path("/proc/net/dev").read_text().splitlines()[2:]
+    fields = [line.split() for line in lines if not line.strip().startswith("lo:")]
+    return sum(int(one[9]) for one in fields), sum(int(one[1]) for one in fields)
+
+
+def judged(case: Case, scheme: str) -> dict[str, Any]:
+    """Run the job of one case, and ask `nalb why`: a row of the file."""
+    nalb = [sys.executable, "-m", "nalb.cli.main"]
+    waits = [one * COMPUTING_PART for one in case.computing_s]
+    with tempfile.TemporaryDirectory() as folder:
+        network, run = Path(folder) / "network.toml", Path(folder) / "run"
+        drawn = subprocess.run([*nalb, *case.network.command.split()[1:]], capture_output=True, text=True, check=True)
+        network.write_text(drawn.stdout)
+        command = [
+            *nalb,
+            "launch",
+            "--framework",
+            "torch",
+            "--network",
+            str(network),
+            "--scheme",
+            scheme,
+            "--out",
+            str(run),
+        ]
+        command += ["--", sys.executable, __file__, "--rank", json.dumps(waits)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, cwd=ROOT, check=False)
+        lines = [line.partition("carried ")[2] for line in done.stdout.splitlines() if "carried [" in line]
+        if done.returncode or len(lines) < len(case.names):
+            raise NalbError(f"{case.network.name}: the job ended with {done.returncode}: {done.stderr[-300:]}")
+        pace = next(one for one in paces(read_timeline(run), COUNTED) if one.scheme == scheme)
+    capacities, truth = case.network.capacities, dict[Way, float]()
+    for number, sent, received in map(json.loads, lines):
+        truth["link", case.names[number], "up"] = sent / capacities.up[number]
+        truth["link", case.names[number], "down"] = received / capacities.down[number]
+        truth["computing", case.names[number], ""] = waits[number]
+    return row_of(case, truth, pace)
+
+
+def rows(family: str, first: int, wanted: int) -> Iterator[dict[str, Any]]:
+    """Rows of a family until so many networks are known; those whose things are level come between."""
+    known = 0
+    for seed in range(first, first + MOST_SEEDS):
+        number = seed - first
+        scheme = SCHEMES[number // 2 % len(SCHEMES)]
+        row = judged(draw_case(family, seed, number), scheme)
+        known += row["is_known"]
+        yield {"family": family, **row, "scheme": scheme}
+        if known == wanted:
+            return
+
+
+def main() -> int:
+    """Run the campaign, write its rows and print what was right."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--families", default=",".join(FAMILIES), help="comma-separated (default: all)")
+    parser.add_argument("--first", type=int, default=1, help="seed of each family's first network (default: 1)")
+    parser.add_argument("--networks", type=int, default=6, help="known ones of each family (default: 6)")
+    parser.add_argument("--out", type=Path, help="JSON lines, one for each network")
+    parser.add_argument("--rank", type=json.loads, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.rank is not None:
+        rank(args.rank)
+        return 0
+    if args.out is None:
+        parser.error("--out FILE is missing: where the rows go")
+    try:
+        with args.out.open("a", encoding="utf-8") as file:
+            for family in args.families.split(","):
+                found = []
+                for row in rows(family, args.first, args.networks):
+                    found.append(row)
+                    file.write(json.dumps(row) + "\n")
+                    file.flush()
+                counts = []
+                for is_known in (True, False):
+                    some = [one["is_right"] for one in found if one["is_known"] is is_known]
+                    counts += [sum(some), len(some)]
+                took_s = median(max(one[-1] for one in row["truth"]) for row in found)
+                print(
+                    f"{family}: known {counts[0]} of {counts[1]}, level {counts[2]} of {counts[3]}; {took_s:.2f} s",
+                    flush=True,
+                )
+    except NalbError as error:
+        parser.exit(error.exit_code, f"name_the_pace_emulated: {error}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
