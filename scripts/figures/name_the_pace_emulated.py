@@ -2,7 +2,7 @@
 
     .venv-torch/bin/python scripts/figures/name_the_pace_emulated.py --first 98001 --networks 6 --out FILE     as root
 
-Networks are drawn as in name_the_pace.py, and jobs run by `nalb launch --network`. Each rank sums TENSORS tensors of ELEMENTS
+Networks are drawn as in name_the_pace.py, and jobs run by `nalb launch --network`. Each rank sums tensors of ELEMENTS
 elements, LEARNING times and then COUNTED times, under exact or average in turn; on every second network it sleeps before, as long
 as the seed says, which stands for computing. Each rank reads from the kernel what its interface sent and received in the counted
 iterations. These bytes over the rates of the network file, and the sleeps, are the truth. Families with things that these counters
@@ -33,9 +33,14 @@ from name_the_pace import MOST_SEEDS, Case, Way, draw_case, row_of  # noqa: E402
 
 FAMILIES = ("even", "near", "heavy", "asymmetric", "adsl")
 SCHEMES = ("exact", "average")
-TENSORS, ELEMENTS = 4, 400_000
+ELEMENTS = (
+    500_000,
+    450_000,
+    350_000,
+    300_000,
+)  # of an iteration's tensors; of one size alone each would be an iteration
 LEARNING, COUNTED = 8, 6  # the first three have no plan
-COMPUTING_PART = TENSORS * ELEMENTS * 4 / 12.9e6  # of what is drawn for MobileNet's bytes
+COMPUTING_PART = 4 * sum(ELEMENTS) / 12.9e6  # of what is drawn for MobileNet's bytes
 LIMIT_S = 240.0
 
 
@@ -43,7 +48,7 @@ def rank(computing_s: list[float]) -> None:
     """One rank. Prints its number, and bytes per counted iteration: sent, received."""
     dist.init_process_group("nalb")
     torch.set_num_threads(1)
-    number, tensors = dist.get_rank(), [torch.ones(ELEMENTS) for _ in range(TENSORS)]
+    number, tensors = dist.get_rank(), [torch.ones(elements) for elements in ELEMENTS]
     before = (0, 0)
     for iteration in range(LEARNING + COUNTED):
         if iteration == LEARNING:
