@@ -28,6 +28,7 @@ from tests.torch import ranks  # noqa: E402 - the repository need not be install
 BY_PLANE: dict[str, Any] = {"NALB_SCHEME": "average"}  # never leaves sums to the ring, however fast links are
 GPU = torch.device("cuda", 0)
 SUMS = 60
+WITHIN_S = 90.0  # for the pitfalls, which take half a minute: what hangs says then how far it came
 STEPS = 12
 COSTLY_STEPS = 16
 
@@ -206,7 +207,7 @@ def told(name: str, begun_s: float, ended: list[ranks.Rank], is_well: bool) -> b
 def pitfalls(size: int, **environment: Any) -> bool:
     """tests/torch/pitfalls.py, all tensors on the GPU."""
     begun_s = time.monotonic()
-    ended = ranks.run("pitfalls.py", size=size, DEVICE="cuda", **BY_PLANE, **environment)
+    ended = ranks.run("pitfalls.py", size=size, within_s=WITHIN_S, DEVICE="cuda", **BY_PLANE, **environment)
     is_well = all(one.code == 0 and "failed " not in one.output for one in ended)
     return told(f"pitfalls of {size} ranks {environment or ''}", begun_s, ended, is_well)
 
