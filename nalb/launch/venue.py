@@ -138,7 +138,7 @@ class Venue(ABC):
             "show_unfinished": order.show_unfinished,
             "has_joined": watch.has_joined if order.program.is_joined(order.options) else None,
             "joining": order.program.joining,
-            "secrets_dir": own_keys_dir(order.encryption, order.run_dir),
+            "secrets_dir": own_keys_dir(order.encryption, order.run_dir) if self.is_here else None,
         }
         if has_coordinator:
             more |= {"moment": watch.moment} | ({} if self.is_here else {"relay": relay})

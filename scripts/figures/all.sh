@@ -67,10 +67,11 @@ make uneven-machines 30 "$python" scripts/figures/uneven_machines.py
 make dynamic-batching 25 "$python" scripts/figures/dynamic_batching_figures.py
 make dynamic-batching-levels 1 "$python" scripts/figures/dynamic_batching_levels.py
 make batch-throughput 2 "$python" scripts/figures/batch_throughput.py
-make pace-emulated 20 "$venv_torch/bin/python" scripts/figures/name_the_pace_emulated.py --first 98001 --networks 6 --out runs/pace-emulated.jsonl
-accuracy=(scripts/figures/precision_accuracy.py --out docs/results/data/precision-accuracy.jsonl)
+make pace-emulated 20 "$venv_torch/bin/python" scripts/figures/name_the_pace_emulated.py --first 98101 --networks 6 --out runs/pace-emulated.jsonl
+accuracy=(scripts/figures/precision_accuracy.py --out runs/precision-accuracy.jsonl)
 make precision-accuracy 15 "$venv_torch/bin/python" "${accuracy[@]}" --steps 300 --models cnn,mobilenet
 make precision-transformer 20 "$venv_torch/bin/python" "${accuracy[@]}" --steps 200 --models transformer
+[ ! -e runs/precision-accuracy.jsonl ] || cp runs/precision-accuracy.jsonl docs/results/data
 if "$venv_torch/bin/python" -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; then
   make gpu 2 "$venv_torch/bin/python" scripts/figures/gpu_figures.py
 else

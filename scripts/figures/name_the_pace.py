@@ -15,7 +15,7 @@ import argparse
 import json
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -56,6 +56,7 @@ LEVEL_PART = 0.95  # of the longest time: what needs this much is level with it
 MOST_SEEDS = 400  # of a family, until enough networks are known
 
 Way = tuple[str, str, str]  # kind, where, direction
+Judge = Callable[[str, int, int], dict[str, Any]]  # family, seed, number within the family -> a row
 
 
 @dataclass(frozen=True)
@@ -220,21 +221,26 @@ def row_of(case: Case, truth: dict[Way, float], pace: Pace) -> dict[str, Any]:
     }
 
 
-def cases(family: str, first: int, wanted: int) -> Iterator[dict[str, Any]]:
+def judged_by_number(family: str, seed: int, number: int) -> dict[str, Any]:
+    """Ask `nalb why` of the simulated case of this number."""
+    return judged(draw_case(family, seed, number))
+
+
+def cases(family: str, first: int, wanted: int, judge: Judge) -> Iterator[dict[str, Any]]:
     """Rows of a family until so many networks are known; those whose things are level come between."""
     known = 0
     for seed in range(first, first + MOST_SEEDS):
-        row = judged(draw_case(family, seed, seed - first))
+        row = judge(family, seed, seed - first)
         known += row["is_known"]
         yield {"family": family, **row}
         if known == wanted:
             return
 
 
-def main() -> int:
+def main(doc: str | None = __doc__, families: Sequence[str] = tuple(FAMILIES), judge: Judge = judged_by_number) -> int:
     """Run the campaign, write its rows and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--families", default=",".join(FAMILIES), help="comma-separated (default: all)")
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--families", default=",".join(families), help="comma-separated (default: all)")
     parser.add_argument("--first", type=int, default=1, help="seed of each family's first network (default: 1)")
     parser.add_argument("--networks", type=int, default=6, help="known ones of each family (default: 6)")
     parser.add_argument("--out", required=True, metavar="FILE", help="JSON lines, one for each network")
@@ -247,7 +253,7 @@ def main() -> int:
         with open(args.out, "w", encoding="utf-8") as file:
             for family in args.families.split(","):
                 rows = []
-                for row in cases(family, args.first, args.networks):
+                for row in cases(family, args.first, args.networks, judge):
                     rows.append(row)
                     file.write(json.dumps(row) + "\n")
                     file.flush()
@@ -266,9 +272,9 @@ def main() -> int:
                 wrong = ", ".join(f"{row['seed']} {row['scheme']}" for row in rows if not row["is_right"])
                 table.add_row(family, f"{counts[0]} of {counts[1]}", f"{counts[2]} of {counts[3]}", wrong)
     except NalbError as error:
-        parser.exit(error.exit_code, f"name_the_pace: {error}\n")
+        parser.exit(error.exit_code, f"{parser.prog}: {error}\n")
     except OSError as error:
-        parser.exit(2, f"name_the_pace: --out {args.out}: {error.strerror}: name a file that can be written\n")
+        parser.exit(2, f"{parser.prog}: --out {args.out}: {error.strerror}: name a file that can be written\n")
     table.add_row("all", f"{totals[0]} of {totals[1]}", f"{totals[2]} of {totals[3]}", "")
     Console(width=120).print(table)
     return 0

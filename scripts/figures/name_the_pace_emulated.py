@@ -9,15 +9,13 @@ iterations. These bytes over the rates of the network file, and the sleeps, are 
 do not show are left out: capped pairs, shared uplinks, cores, roles and changes.
 """
 
-import argparse
 import json
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import torch
@@ -29,7 +27,7 @@ sys.path[:0] = [str(ROOT), str(Path(__file__).resolve().parent)]
 from nalb.errors import NalbError  # noqa: E402 - the repository need not be installed
 from nalb.reporting.pace import paces  # noqa: E402
 from nalb.reporting.record import read_timeline  # noqa: E402
-from name_the_pace import MOST_SEEDS, Case, Way, draw_case, row_of  # noqa: E402
+from name_the_pace import Case, Way, draw_case, main, row_of  # noqa: E402
 
 FAMILIES = ("even", "near", "heavy", "asymmetric", "adsl")
 SCHEMES = ("exact", "average")
@@ -69,7 +67,7 @@ def counters() -> tuple[int, int]:
     return sum(int(one[9]) for one in fields), sum(int(one[1]) for one in fields)
 
 
-def judged(case: Case, scheme: str) -> dict[str, Any]:
+def judged(case: Case) -> dict[str, Any]:
     """Run the job of one case, and ask `nalb why`: a row of the file."""
     nalb = [sys.executable, "-m", "nalb.cli.main"]
     waits = [one * COMPUTING_PART for one in case.computing_s]
@@ -85,7 +83,7 @@ def judged(case: Case, scheme: str) -> dict[str, Any]:
             "--network",
             str(network),
             "--scheme",
-            scheme,
+            case.scheme,
             "--out",
             str(run),
         ]
@@ -94,7 +92,7 @@ def judged(case: Case, scheme: str) -> dict[str, Any]:
         lines = [line.partition("carried ")[2] for line in done.stdout.splitlines() if "carried [" in line]
         if done.returncode or len(lines) < len(case.names):
             raise NalbError(f"{case.network.name}: the job ended with {done.returncode}: {done.stderr[-300:]}")
-        pace = next(one for one in paces(read_timeline(run), COUNTED) if one.scheme == scheme)
+        pace = next(one for one in paces(read_timeline(run), COUNTED) if one.scheme == case.scheme)
     capacities, truth = case.network.capacities, dict[Way, float]()
     for number, sent, received in map(json.loads, lines):
         truth["link", case.names[number], "up"] = sent / capacities.up[number]
@@ -103,54 +101,13 @@ def judged(case: Case, scheme: str) -> dict[str, Any]:
     return row_of(case, truth, pace)
 
 
-def rows(family: str, first: int, wanted: int) -> Iterator[dict[str, Any]]:
-    """Rows of a family until so many networks are known; those whose things are level come between."""
-    known = 0
-    for seed in range(first, first + MOST_SEEDS):
-        number = seed - first
-        scheme = SCHEMES[number // 2 % len(SCHEMES)]
-        row = judged(draw_case(family, seed, number), scheme)
-        known += row["is_known"]
-        yield {"family": family, **row, "scheme": scheme}
-        if known == wanted:
-            return
-
-
-def main() -> int:
-    """Run the campaign, write its rows and print what was right."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--families", default=",".join(FAMILIES), help="comma-separated (default: all)")
-    parser.add_argument("--first", type=int, default=1, help="seed of each family's first network (default: 1)")
-    parser.add_argument("--networks", type=int, default=6, help="known ones of each family (default: 6)")
-    parser.add_argument("--out", type=Path, help="JSON lines, one for each network")
-    parser.add_argument("--rank", type=json.loads, help=argparse.SUPPRESS)
-    args = parser.parse_args()
-    if args.rank is not None:
-        rank(args.rank)
-        return 0
-    if args.out is None:
-        parser.error("--out FILE is missing: where the rows go")
-    try:
-        with args.out.open("a", encoding="utf-8") as file:
-            for family in args.families.split(","):
-                found = []
-                for row in rows(family, args.first, args.networks):
-                    found.append(row)
-                    file.write(json.dumps(row) + "\n")
-                    file.flush()
-                counts = []
-                for is_known in (True, False):
-                    some = [one["is_right"] for one in found if one["is_known"] is is_known]
-                    counts += [sum(some), len(some)]
-                took_s = median(max(one[-1] for one in row["truth"]) for row in found)
-                print(
-                    f"{family}: known {counts[0]} of {counts[1]}, level {counts[2]} of {counts[3]}; {took_s:.2f} s",
-                    flush=True,
-                )
-    except NalbError as error:
-        parser.exit(error.exit_code, f"name_the_pace_emulated: {error}\n")
-    return 0
+def judged_by_number(family: str, seed: int, number: int) -> dict[str, Any]:
+    """Run the job of the case of this number, and ask `nalb why`."""
+    return judged(replace(draw_case(family, seed, number), scheme=SCHEMES[number // 2 % len(SCHEMES)]))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    if sys.argv[1:2] == ["--rank"]:
+        rank(json.loads(sys.argv[2]))
+    else:
+        sys.exit(main(__doc__, FAMILIES, judged_by_number))

@@ -23,7 +23,7 @@ from torch import nn
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from tests.torch import ranks  # noqa: E402 - the repository need not be installed
+from tests.torch import nets, ranks  # noqa: E402 - the repository need not be installed
 
 BY_PLANE: dict[str, Any] = {"NALB_SCHEME": "average"}  # never leaves sums to the ring, however fast links are
 GPU = torch.device("cuda", 0)
@@ -31,14 +31,6 @@ SUMS = 60
 WITHIN_S = 90.0  # for the pitfalls, which take half a minute: what hangs says then how far it came
 STEPS = 12
 COSTLY_STEPS = 16
-
-
-def same_bits(tensor: torch.Tensor) -> bool:
-    """Whether all ranks hold the same; on any device."""
-    own = tensor.detach().cpu().contiguous().view(torch.uint8)
-    first = own.clone()
-    dist.broadcast(first, 0)
-    return bool(torch.equal(own, first))
 
 
 def models() -> Any:
@@ -70,9 +62,8 @@ def streams() -> None:
                     slow = (slow @ slow).clamp(-1, 1)  # the stream is busy for longer than a copy takes
                 tensors.append(torch.full((length,), float(number + rank), device=GPU) + 0 * slow[0, 0])
                 works.append(dist.all_reduce(tensors[-1], async_op=True))
-            del tensors[
-                1 if number % 5 else 0 :
-            ]  # what the script lets go must not be used for something else meanwhile
+            # what the script lets go must not be used for something else meanwhile
+            del tensors[1 if number % 5 else 0 :]
             torch.full((5_000_000,), -1.0, device=GPU)
             if number % 2:
                 got = [work.get_future().wait()[0] for work in works]
@@ -121,7 +112,7 @@ def require_as_gloo(device: torch.device, mixed: bool = False, tolerance: float 
     gloo, before = dist.new_group(backend="gloo"), by_plane()
     ours, parameters = trained(dist.group.WORLD, device, mixed)
     assert by_plane() > before
-    assert same_bits(parameters)
+    nets.require_same_bits(parameters.cpu())  # other ranks may hold theirs on a CPU
     theirs, _ = trained(gloo, device, mixed)
     apart = max(abs(one - other) / other for one, other in zip(ours, theirs, strict=True))
     print(f"losses: {apart:.1e} apart from gloo's", flush=True)

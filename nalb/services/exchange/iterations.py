@@ -41,12 +41,17 @@ class Iterations:
         books: IterationBooks,
         schemes: Mapping[str, Scheme],
         joint_shares: Callable[[], Floats | None],
+        direct_s: Callable[[int, float], float],
         outbox: deque[Outgoing],
         now_s: float,
     ):
-        """joint_shares: see PlanOptions. Messages go to `outbox`, and what observers are told to the books' events."""
+        """joint_shares: see PlanOptions. direct_s: see CallAgreement.last_iteration_s.
+
+        Messages go to `outbox`, and what observers are told to the books' events.
+        """
         self._settings, self._books, self._schemes = settings, books, schemes
-        self._joint_shares, self._outbox, self._events = joint_shares, outbox, books.events
+        self._joint_shares, self._direct_s = joint_shares, direct_s
+        self._outbox, self._events = outbox, books.events
         self._members, self._observers, self._progress = books.members, books.observers, books.progress
         self._collector, self._planner, self._slicing = books.collector, books.planner, books.slicing
         self._nodes = books.planner.nodes.names
@@ -106,6 +111,7 @@ class Iterations:
             self._begin_layout(now_s)
         except InputError as error:
             return Failure(cause=Cause.REFUSED, detail=f"the registered tensors cannot be planned: {error}")
+        self._planner.note_direct(self._direct_s(sum(tensor.elements for tensor in self._tensors), now_s))
         self.phase = "READY"
         return self.go_on(now_s)
 

@@ -70,14 +70,14 @@ class Exchange(Service):
     def begin(self, nodes: list[str], now_s: float) -> Failure | None:
         """All processes are there."""
         planner = self._new_planner(nodes)
-        self._note_direct = planner.note_direct
         self._links.begin(planner)
         self._collector.begin(nodes)
         slicing = Slicing(self._settings.alpha_bytes, self._schemes, planner.chosen.precisions.answers)
         books = IterationBooks(
             self.members, self._observers, self.progress, self._collector, planner, slicing, self.events
         )
-        self._iterations = Iterations(self._settings, books, self._schemes, self._joint_shares, self.outbox, now_s)
+        asks = self._joint_shares, self._calls.last_iteration_s
+        self._iterations = Iterations(self._settings, books, self._schemes, *asks, self.outbox, now_s)
         return self._iterations.configure()
 
     def _new_planner(self, names: list[str]) -> Planner:
@@ -103,7 +103,7 @@ class Exchange(Service):
             return self._calls.announced(process, message, now_s)
         if isinstance(message, m.Register):
             late = next((why for check in self._check_training if (why := check(process))), None)
-            return late or self._register(iterations, process, message, now_s)
+            return late or iterations.register(process, message, now_s)
         if isinstance(message, m.SlotsReady):
             return iterations.slots_ready(process, message, now_s)
         if isinstance(message, m.Done):
@@ -113,13 +113,6 @@ class Exchange(Service):
         if isinstance(message, m.Sums):
             iterations.sums(process, message)
         return None
-
-    def _register(self, iterations: Iterations, process: Process, message: m.Register, now_s: float) -> Failure | None:
-        """An iteration is known now; the last one was summed without a plan."""
-        direct_s = self._calls.last_iteration_s(sum(tensor.elements for tensor in message.tensors), now_s)
-        why = iterations.register(process, message, now_s)
-        self._note_direct(direct_s)
-        return why
 
     def _report(self, process: Process, report: Report, now_s: float) -> Failure | None:
         if self._iterations is None:
