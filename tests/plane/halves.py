@@ -8,7 +8,7 @@ def bfloat16(values):
     low = (values.view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32)  # toward zero
     up = (low.view(np.uint32) + np.uint32(0x10000)).view(np.float32)  # away from it; infinity after the largest
     with np.errstate(all="ignore"):
-        beyond = np.where(np.isinf(up), np.copysign(2.0**128, low), up.astype(np.float64))
+        beyond = np.where(np.isinf(up), np.copysign(2.0**128, low.astype(np.float64)), up)
         below, above = np.abs(values - low.astype(np.float64)), np.abs(beyond - values)
     is_odd = (low.view(np.uint32) >> np.uint32(16)) & np.uint32(1) == 1
     nearest = np.where((below > above) | ((below == above) & is_odd), up, low)
