@@ -149,17 +149,23 @@ def events_of(case: Case) -> tuple[list[AnyEvent], list[SimulatedExchange]]:
 
 def truth_of(case: Case, result: SimulatedExchange) -> dict[Way, float]:
     """What each thing needs, in seconds, by the bytes that were carried and the network file."""
-    network, names = case.network, case.names
-    capacities, carried = carried_capacities(network), result.link_bytes
+    network = case.network
+    found = transport_truth(carried_capacities(network), case.names, result.link_bytes)
+    for i, name in enumerate(case.names):
+        found["computing", name, ""] = float(case.computing_s[i])
+        if network.quotas is not None:
+            found["cores", name, ""] = CORE_S_PER_BYTE * _handled(result, i) / network.quotas[i]
+    return found
+
+
+def transport_truth(capacities: Capacities, names: list[str], carried: Floats) -> dict[Way, float]:
+    """What each link, capped pair and site's link needs, in seconds. carried: bytes from node to node, shape (N, N)."""
     found: dict[Way, float] = {}
     uplinks = capacities.uplinks
     alone = set() if uplinks is None else {names[one[0]] for one in uplinks.sites.members if len(one) == 1}
     for i, name in enumerate(names):
         found["link", name, "up"] = carried[i].sum() / capacities.up[i]
         found["link", name, "down"] = carried[:, i].sum() / capacities.down[i]
-        found["computing", name, ""] = float(case.computing_s[i])
-        if network.quotas is not None:
-            found["cores", name, ""] = CORE_S_PER_BYTE * _handled(result, i) / network.quotas[i]
     for (i, j), rate in capacities.pairs.items():
         found["capped pair", names[i], names[j]] = carried[i, j] / rate
     if uplinks is not None:

@@ -6,6 +6,9 @@
 Four ranks sum in one process with the agents' own exchange (nalb/plane/in_process.py), so weights have the bits of a real job's. As
 these are the same on all ranks, one model stands for all four. A seed fixes initial weights and batches, so variants of one seed
 differ by rounding alone; differences are paired by seed, with 95 % intervals of Student's t. Each run is a line of --out.
+
+PowerSGD is the hook of PyTorch's DDP. It gets the mean of the four ranks' gradients, in a group of one rank: all that it sums is
+linear in gradients and in what ranks keep, so this is what four ranks would get, up to the order of sums.
 """
 
 import argparse
@@ -21,7 +24,9 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 from torch.nn import functional
 
 from nalb.launch.network import configured_capacities, job_nodes
@@ -36,7 +41,9 @@ BELOW = 2.0  # points below float32's last accuracy: what "updates to" a fixed a
 NETWORK = "wan4-static"  # whose links auto chooses by
 KEPT = ("float32", "float16", "int8", "int4", AUTO_PRECISION)  # with error feedback
 DROPPED = tuple(f"{one} without feedback" for one in KEPT[1:4])
-VARIANTS = (*KEPT, *DROPPED)
+POWER = "PowerSGD rank "
+VARIANTS = (*KEPT, *DROPPED, *(f"{POWER}{rank}" for rank in (1, 4, 16)))
+POWER_FROM = 10  # the step from which PowerSGD compresses
 T95 = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78}  # of Student's t, by number of seeds
 
 
@@ -110,6 +117,38 @@ def accuracy_of(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) ->
     return 100 * int((scores.argmax(1) == labels).sum()) / len(labels)
 
 
+class PowerSgd:
+    """Sums gradients of these parameters' shapes as DDP's hook with matrices of this rank would."""
+
+    def __init__(self, parameters: Sequence[nn.Parameter], rank: int, seed: int):
+        if not dist.is_initialized():
+            dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        self._given = _Given([torch.zeros_like(one) for one in parameters])
+        self._hooked = nn.parallel.DistributedDataParallel(self._given)
+        state = powerSGD_hook.PowerSGDState(
+            None, matrix_approximation_rank=rank, start_powerSGD_iter=POWER_FROM, random_seed=seed
+        )
+        self._hooked.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+
+    def __call__(self, gradients: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """What ranks get where this is the mean of their gradients."""
+        self._given.gradients = gradients
+        self._hooked.zero_grad()
+        self._hooked().backward()
+        return [one.grad for one in self._given.own if one.grad is not None]
+
+
+class _Given(nn.Module):  # type: ignore[misc]
+    """Parameters whose gradients are given."""
+
+    def __init__(self, own: Sequence[torch.Tensor]):
+        super().__init__()
+        self.own, self.gradients = nn.ParameterList(own), own
+
+    def forward(self) -> torch.Tensor:
+        return sum((one * given).sum() for one, given in zip(self.own, self.gradients, strict=True))
+
+
 def train(model_name: str, seed: int, variant: str, steps: int, data: Sequence[torch.Tensor]) -> list[float]:
     """The accuracy on test images in per cent, after each of LOOKS equal parts of the steps."""
     images, labels, test_images, test_labels = data
@@ -123,7 +162,8 @@ def train(model_name: str, seed: int, variant: str, steps: int, data: Sequence[t
     parameters = list(model.parameters())
     size = sum(one.numel() for one in parameters)
     job = PlaneInProcess(RANKS, [size])
-    precision, _, without = variant.partition(" ")
+    power = PowerSgd(parameters, int(variant.removeprefix(POWER)), seed) if variant.startswith(POWER) else None
+    precision, _, without = ("float32" if power else variant).partition(" ")
     network = load_network(find_network(NETWORK))
     nodes = job_nodes(network)
     chosen = asked_for(precision, nodes, [Tensor("all", size, "float32")], configured_capacities(network, 0.0))
@@ -142,8 +182,10 @@ def train(model_name: str, seed: int, variant: str, steps: int, data: Sequence[t
         if without:
             job.drop_kept()
         total = torch.from_numpy(job.values[0][0].copy())
-        for one, part in zip(parameters, total.split([one.numel() for one in parameters]), strict=True):
-            one.grad = part.view_as(one)
+        parts = total.split([one.numel() for one in parameters])
+        shaped = [part.view_as(one) for one, part in zip(parameters, parts, strict=True)]
+        for one, gradient in zip(parameters, power(shaped) if power else shaped, strict=True):
+            one.grad = gradient
         optimizer.step()
         schedule.step()
         if (step + 1) * LOOKS // steps > step * LOOKS // steps:

@@ -26,6 +26,8 @@ from experiments.stored import RESULTS, stored
 from fig4_speed import CAI, PAPER, SEEDS, TOGETHER, run_name
 from main_results import FAST, ROWS, SLOW, TURNS, name_of
 from nalb.reporting.run_file import RunFile, median_s
+from precisions import AUTO, FORCED, steady_s
+from precisions import ROWS as PRECISIONS
 from results_figures import FAMILIES, FIGURES, JOINT, last_iterations_s, run_file
 
 MARK = "<!-- made by scripts/figures/results_tables.py: {name} -->"
@@ -186,6 +188,34 @@ def cai_method() -> Rows:
     return rows
 
 
+def precisions() -> Rows:
+    """What each precision takes, as a part of the lossless bound."""
+    schemes = (*FORCED, AUTO)
+    rows: Rows = [("network, gradients", "lossless bound s", *(f"`{one}`" for one in schemes))]
+    for row in PRECISIONS:
+        path, bound, cells = stored("precisions", row.name), "", [NOT_RUN]
+        if path is not None:
+            run = msgspec.json.decode(path.read_bytes(), type=RunFile)
+            bound = f"{run.known_bound_s:.2f}"
+            parts = {one: steady_s(one, done) / run.known_bound_s for one, done in run.schemes.items()}
+            cells = [f"{parts[one]:.2f}" if one in parts else "" for one in schemes]
+        rows.append((f"{row.network}, {row.model}", bound, *cells))
+    return rows
+
+
+def fewer_bytes() -> Rows:
+    """Ways to send fewer bytes, and what each takes beside nalb's float16 and int8."""
+    rows: Rows = [("way", "seconds, medians of the rounds", "over nalb's float16", "over nalb's int8")]
+    if (path := stored("fewer-bytes", "wan6-static")) is None:
+        return rows
+    took_s = msgspec.convert(msgspec.json.decode(path.read_bytes())["took_s"], dict[str, list[list[float]]])
+    medians = {way: [statistics.median(one) for one in rounds] for way, rounds in took_s.items()}
+    ours = [statistics.median(medians[f"nalb, {one}"]) for one in ("float16", "int8")]
+    for way, times in medians.items():
+        rows.append((way, middle(times), *(f"{statistics.median(times) / one:.2f}" for one in ours)))
+    return rows
+
+
 TABLES: dict[str, tuple[str, Callable[[], Rows]]] = {  # by name: the page, and what makes the rows
     "families": ("networks", families),
     "both-balances": ("both-balances", both_balances),
@@ -195,6 +225,8 @@ TABLES: dict[str, tuple[str, Callable[[], Rows]]] = {  # by name: the page, and 
     "main-results": ("peers", main_results),
     "cai-method": ("cai-2023", cai_method),
     "cai-4": ("cai-2023", cai_4),
+    "precisions": ("fewer-bytes", precisions),
+    "fewer-bytes": ("fewer-bytes", fewer_bytes),
     "chen-6": ("chen-2021", paper_tables.chen_6),
     "chen-11": ("chen-2021", paper_tables.chen_11),
     "chen-12": ("chen-2021", paper_tables.chen_12),
