@@ -1,10 +1,13 @@
 """The campaign of `nalb why`: its truth by hand, and a few networks of it."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import name_the_pace as campaign
 from nalb.planning.nodes import Capacities, Node
+from nalb.planning.sites import Sites, Uplinks
 from nalb.reporting.step_costs import LimitKind, Thing
 from nalb.simulation.exchange import SimulatedExchange
 from nalb.simulation.families import DrawnNetwork
@@ -23,6 +26,18 @@ def test_the_truth_is_carried_bytes_over_configured_rates():
     assert truth["link", "n1", "down"] == 0.5
     assert truth["capped pair", "n0", "n1"] == 5.0
     assert truth["computing", "n1", ""] == 3.0
+
+
+def test_a_site_needs_what_crosses_its_link():
+    uplinks = Uplinks(Sites(("east", "east", "west")), np.array([5.0, 2.0]), np.array([4.0, 8.0]))
+    rates = replace(Capacities.from_lists([100.0] * 3, [100.0] * 3), uplinks=uplinks)
+    carried = np.array([[0.0, 50.0, 10.0], [0.0, 0.0, 20.0], [8.0, 0.0, 0.0]])
+    truth = campaign.transport_truth(rates, ["n0", "n1", "n2"], carried)
+    assert truth["shared uplink", "east", "up"] == 6.0
+    assert truth["shared uplink", "east", "down"] == 2.0
+    assert truth["link", "n2", "up"] == 4.0  # alone at its site: the site's link is its own
+    assert truth["link", "n2", "down"] == 3.75
+    assert ("shared uplink", "west", "up") not in truth
 
 
 def test_a_thing_names_its_ways():
