@@ -114,8 +114,8 @@ def counters() -> Counters:
             if os.stat(f"/proc/{pid}/ns/net").st_ino == mine:
                 times = psutil.Process(pid).cpu_times()
                 cpu_s += times.user + times.system
-        except (psutil.NoSuchProcess, FileNotFoundError):
-            continue  # it has ended
+        except (psutil.NoSuchProcess, FileNotFoundError, PermissionError):
+            continue  # it has ended, or is none of the job's
     sent, received = (float(sum(int(one[place]) for one in interfaces)) for place in (9, 1))
     return Counters(sent, received, cpu_s, dict(by_peer))
 
