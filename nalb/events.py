@@ -94,7 +94,8 @@ class Rates(Struct, frozen=True, kw_only=True, omit_defaults=True):
     up: ByNode = {}
     down: ByNode = {}
     pairs: list[tuple[str, str, float]] | None = None  # source, target and rate of pairs found to be capped
-    uplinks: dict[str, tuple[float | None, float | None]] = {}  # up and down by site, where sums have two levels
+    uplinks: dict[str, tuple[float | None, float | None]] = {}  # up and down by site
+    site_of: dict[str, str] = {}  # each node's site, of `configured` where sums have one level
 
 
 class Rounded(Struct, frozen=True, kw_only=True, omit_defaults=True):

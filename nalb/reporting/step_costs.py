@@ -8,7 +8,7 @@ way.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -152,6 +152,8 @@ def _of_exchange(step: Step, shares: Floats, groups: Sequence[SharedUplinkEvent]
         out, into = (dict(zip(of_node, one.tolist(), strict=True)) for one in both)
     found |= _of_links(LimitKind.UPLINK, of_site, of_site, _uplink_rates(event, 0), _uplink_rates(event, 1))
     found |= _of_links(LimitKind.LINK, out, into, _rates(event, "up"), _rates(event, "down"))
+    if event.configured is not None and event.configured.site_of:
+        found |= _of_declared_sites(event.configured, nodes, shares)
     ends = _two_ends(nodes, sites)
     if ends is not None:
         found = _as_ways(found, *ends)
@@ -218,13 +220,29 @@ def _as_ways(found: Needs, one: str, other: str) -> Needs:
 
 def _of_group(group: SharedUplinkEvent, nodes: Sequence[Node], shares: Floats) -> Needs:
     """What crosses between a group of nodes and the others, over the uplink that they seem to share."""
-    within = np.array([node.name in group.nodes for node in nodes])
-    is_worker = np.array([node.is_worker for node in nodes])
-    inner, outer = (is_worker & within).sum(), (is_worker & ~within).sum()
-    crosses_bytes = float(inner * shares[~within].sum() + outer * shares[within].sum())
     slower = min(group.up_bytes_per_s, group.down_bytes_per_s)
     thing = Thing(LimitKind.UPLINK, ", ".join(group.nodes), BOTH)
-    return {thing: (crosses_bytes / slower, RateSource.PROVEN)} if slower > 0 else {}
+    return {thing: (_crossing_bytes(group.nodes, nodes, shares) / slower, RateSource.PROVEN)} if slower > 0 else {}
+
+
+def _of_declared_sites(configured: Rates, nodes: Sequence[Node], shares: Floats) -> Needs:
+    """What crosses the uplinks that the network file declares, where sums have one level, and so nothing measures uplinks."""
+    found: Needs = {}
+    for site, rates in configured.uplinks.items():
+        members = [name for name, of in configured.site_of.items() if of == site]
+        for direction, rate in zip(("up", "down"), rates, strict=True):
+            if len(members) > 1 and rate:
+                takes_s = _crossing_bytes(members, nodes, shares) / (GOODPUT_PART * rate)
+                found[Thing(LimitKind.UPLINK, site, direction)] = takes_s, RateSource.CONFIGURED
+    return found
+
+
+def _crossing_bytes(group: Collection[str], nodes: Sequence[Node], shares: Floats) -> float:
+    """The bytes between these nodes and the others, in either direction, where sums have one level."""
+    within = np.array([node.name in group for node in nodes])
+    is_worker = np.array([node.is_worker for node in nodes])
+    inner, outer = (is_worker & within).sum(), (is_worker & ~within).sum()
+    return float(inner * shares[~within].sum() + outer * shares[within].sum())
 
 
 # ---- what a record tells
@@ -296,8 +314,13 @@ def _side(rates: Rates | None, direction: str) -> ByNode:
 
 def _rates(event: IterationEvent, direction: str) -> dict[str, Need]:
     """Each node's rate, bytes per second, where it is known, and how."""
-    told = _side(event.estimate, direction), _side(event.least, direction), _side(event.configured, direction)
-    return _known(*told)
+    estimate, least, configured = (_side(one, direction) for one in (event.estimate, event.least, event.configured))
+    if event.configured is not None and event.configured.site_of:  # there a node's rate is its part of an uplink
+        sites = list(event.configured.site_of.values())
+        configured = {
+            name: rate for name, rate in configured.items() if sites.count(event.configured.site_of[name]) == 1
+        }
+    return _known(estimate, least, configured)
 
 
 def _uplink_rates(event: IterationEvent, column: int) -> dict[str, Need]:

@@ -67,10 +67,18 @@ make uneven-machines 30 "$python" scripts/figures/uneven_machines.py
 make dynamic-batching 25 "$python" scripts/figures/dynamic_batching_figures.py
 make dynamic-batching-levels 1 "$python" scripts/figures/dynamic_batching_levels.py
 make batch-throughput 2 "$python" scripts/figures/batch_throughput.py
-make pace-emulated 20 "$venv_torch/bin/python" scripts/figures/name_the_pace_emulated.py --first 98101 --networks 6 --out runs/pace-emulated.jsonl
+make pace-emulated 75 "$venv_torch/bin/python" scripts/figures/name_the_pace_emulated.py --first 41101 --networks 8 --out runs/pace-emulated.jsonl
+make precisions 45 "$venv_torch/bin/python" scripts/figures/precisions.py
+mkdir -p docs/results/data/fewer-bytes
+fewer_bytes=(benchmarks/fewer_bytes.py --mxnet-python "$python" --out docs/results/data/fewer-bytes/wan6-static.json)
+if [ -x hivemind/bin/python ]; then
+  make fewer-bytes 15 "$venv_torch/bin/python" "${fewer_bytes[@]}" --hivemind-python hivemind/bin/python
+else
+  echo "fewer-bytes: no hivemind/bin/python: docs/results/fewer-bytes.md says how to make it"
+fi
 accuracy=(scripts/figures/precision_accuracy.py --out runs/precision-accuracy.jsonl)
-make precision-accuracy 15 "$venv_torch/bin/python" "${accuracy[@]}" --steps 300 --models cnn,mobilenet
-make precision-transformer 20 "$venv_torch/bin/python" "${accuracy[@]}" --steps 200 --models transformer
+make precision-accuracy 22 "$venv_torch/bin/python" "${accuracy[@]}" --steps 300 --models cnn,mobilenet
+make precision-transformer 30 "$venv_torch/bin/python" "${accuracy[@]}" --steps 200 --models transformer
 [ ! -e runs/precision-accuracy.jsonl ] || cp runs/precision-accuracy.jsonl docs/results/data
 if "$venv_torch/bin/python" -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; then
   make gpu 2 "$venv_torch/bin/python" scripts/figures/gpu_figures.py
@@ -80,7 +88,7 @@ fi
 make lbb 15 "$python" scripts/figures/lbb_figures.py
 make fela 30 "$python" scripts/figures/fela_figures.py --simulated
 make fela-trainings 120 "$python" scripts/figures/fela_trainings.py
-for name in main-results cai-method fig4 lb-bsp lb-bsp-prediction dynamic-batching lbb; do
+for name in main-results cai-method fig4 precisions lb-bsp lb-bsp-prediction dynamic-batching lbb; do
   [ ! -d "runs/$name" ] || take "$name"
 done
 "$python" scripts/figures/results_tables.py

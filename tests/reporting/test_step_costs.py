@@ -69,6 +69,18 @@ def test_what_mxnet_routes_loads_the_servers_of_its_keys():
         assert not any(thing.kind is LINK for thing in needs(other))
 
 
+def test_declared_sites_need_what_crosses_their_uplinks_where_sums_have_one_level():
+    sites = {"n0": "east", "n1": "east", "n2": "west", "n3": "south"}
+    uplinks = {"east": (20 * MB, 40 * MB), "west": (90 * MB, 90 * MB), "south": (90 * MB, 90 * MB)}
+    found = needs(step(configured=rates([10, 10, 90, 90], uplinks=uplinks, site_of=sites)))
+    crosses_s = (2 * 6 + 2 * 6) * 1514 / 1448  # both workers for both servers elsewhere, and the other way round; of 1 MB/s
+    up, down = (found[Thing(LimitKind.UPLINK, "east", direction)] for direction in ("up", "down"))
+    assert up == (pytest.approx(crosses_s / 20), RateSource.CONFIGURED)
+    assert down == (pytest.approx(crosses_s / 40), RateSource.CONFIGURED)
+    assert not any(thing.where in ("n0", "n1", "west") and thing.kind is not LimitKind.COMPUTING for thing in found)
+    assert found[Thing(LINK, "n2", "up")] == (pytest.approx(18 * 1514 / 1448 / 90), RateSource.CONFIGURED)
+
+
 def test_pairs_cores_and_shared_uplinks():
     group = SharedUplinkEvent(
         at_s=0.0, iteration=1, nodes=["n0", "n1"], others=["n2", "n3"], up_bytes_per_s=12 * MB, down_bytes_per_s=24 * MB

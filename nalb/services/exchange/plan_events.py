@@ -125,14 +125,16 @@ def _beside_configured(
 ) -> IterationEvent:
     """Add the configured rates, the bound, and the plan's time on them."""
     names, rates = nodes.names, configured_rates.capacities
-    uplinks = None if rates.uplinks is None else np.array([rates.uplinks.up, rates.uplinks.down])
+    uplinks = configured_rates.for_bound.uplinks
+    has_one_level = rates.uplinks is None
     configured = Rates(
         up=_by_name(names, rates.up),
         down=_by_name(names, rates.down),
         pairs=[(names[i], names[j], rate) for (i, j), rate in rates.pairs.items()] or None,
-        uplinks=_by_site(nodes.sites, uplinks),
+        uplinks={} if uplinks is None else _by_site(uplinks.sites, np.array([uplinks.up, uplinks.down])),
+        site_of=dict(zip(names, uplinks.sites.name_of_node, strict=True)) if has_one_level and uplinks else {},
     )
-    if rates.uplinks is None:
+    if has_one_level:
         least_s = bound_s(nodes.nodes, model_bytes, configured_rates.for_bound)
         told = replace(told, configured=configured, bound_s=least_s)
     else:
