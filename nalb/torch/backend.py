@@ -8,6 +8,7 @@ import atexit
 import gc
 import os
 import sys
+from functools import partial
 from multiprocessing.util import Finalize
 from typing import Any
 
@@ -19,7 +20,7 @@ from nalb.plane.front import Front
 from nalb.schemes import GLOO
 from nalb.torch import NAME
 from nalb.torch.job import TorchJob, new_gloo
-from nalb.torch.sums import add_up
+from nalb.torch.sums import add_up, in_whole
 
 KIND = dist.ProcessGroup.BackendType
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -90,10 +91,11 @@ class NalbGroup(dist.ProcessGroup):  # type: ignore[misc]
         """Sum in place, or average, or combine as gloo does."""
         self._know_cuda()
         tensor = tensors[0].detach()
+        by_gloo = partial(in_whole, tensors, lambda whole: self._inner.allreduce(whole, opts))
         if opts.reduceOp == dist.ReduceOp.AVG:
             opts.reduceOp = dist.ReduceOp.SUM
             if not tensor.is_floating_point() and not tensor.is_complex():  # whole numbers are divided after the sum
-                work = self._inner.allreduce(tensors, opts)
+                work = by_gloo()
                 work.wait()
                 for one in tensors:
                     one.div_(self.size(), rounding_mode="trunc")
@@ -101,11 +103,11 @@ class NalbGroup(dist.ProcessGroup):  # type: ignore[misc]
             for one in tensors:
                 one.detach().div_(self.size())
         if self._job is None or len(tensors) > 1 or opts.reduceOp != dist.ReduceOp.SUM or not self._suits(tensor):
-            return self._inner.allreduce(tensors, opts)
-        if self._job.machine is not None:
-            return self._job.machine.add_up(tensor)
+            return by_gloo()
+        if (machine := self._job.machine) is not None:
+            return in_whole([tensor], lambda whole: machine.add_up(whole[0]))
         assert self._job.front is not None
-        return add_up(self._job.front, tensor, lambda: self._inner.allreduce(tensors, opts))
+        return add_up(self._job.front, tensor, by_gloo)
 
     def _suits(self, tensor: torch.Tensor) -> bool:
         """By what is alike on all ranks: strides may differ."""

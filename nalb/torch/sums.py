@@ -30,6 +30,21 @@ def add_up(front: Front, tensor: torch.Tensor, by_gloo: Callable[[], dist.Work])
     return by_ring
 
 
+def in_whole(tensors: list[torch.Tensor], begin: Callable[[list[torch.Tensor]], dist.Work]) -> dist.Work:
+    """What `begin` begins, with contiguous copies of tensors that are not: gloo sums memory as it lies, whatever the strides.
+
+    Where it copied, the work is done when this returns.
+    """
+    whole = [one.contiguous() if one.layout == torch.strided else one for one in tensors]
+    work = begin(whole)
+    changed = [pair for pair in zip(tensors, whole, strict=True) if pair[0] is not pair[1]]
+    if changed:
+        work.wait()
+        for one, copy in changed:
+            one.detach().copy_(copy)
+    return work
+
+
 def close_gpus() -> None:
     """End the threads of sums on GPUs."""
     while _on_gpus:

@@ -73,7 +73,9 @@ def test_declared_sites_need_what_crosses_their_uplinks_where_sums_have_one_leve
     sites = {"n0": "east", "n1": "east", "n2": "west", "n3": "south"}
     uplinks = {"east": (20 * MB, 40 * MB), "west": (90 * MB, 90 * MB), "south": (90 * MB, 90 * MB)}
     found = needs(step(configured=rates([10, 10, 90, 90], uplinks=uplinks, site_of=sites)))
-    crosses_s = (2 * 6 + 2 * 6) * 1514 / 1448  # both workers for both servers elsewhere, and the other way round; of 1 MB/s
+    crosses_s = (
+        (2 * 6 + 2 * 6) * 1514 / 1448
+    )  # both workers for both servers elsewhere, and the other way round; of 1 MB/s
     up, down = (found[Thing(LimitKind.UPLINK, "east", direction)] for direction in ("up", "down"))
     assert up == (pytest.approx(crosses_s / 20), RateSource.CONFIGURED)
     assert down == (pytest.approx(crosses_s / 40), RateSource.CONFIGURED)

@@ -386,6 +386,19 @@ def plain_sums() -> None:
         theirs = dense.clone()
         dist.all_reduce(theirs, group=gloo)
         require_alike(ours, theirs / size)
+        for one in (dense, dense.half(), (100 * dense).int(), dense.double()):
+            theirs = one.clone()
+            dist.all_reduce(theirs, group=gloo)
+            around = one.repeat_interleave(2, 1)
+            ours = around[:, ::2]  # what lies between stays as it is
+            dist.all_reduce(ours)
+            require_alike(ours.double(), theirs.double(), 1e-4 if one.dtype == torch.float32 else 0.1)
+            assert torch.equal(around[:, 1::2], one)
+            ours = (
+                one.transpose(0, 2).contiguous().transpose(0, 2) if rank == 1 else one.clone()
+            )  # strides of one rank alone
+            dist.all_reduce(ours)
+            require_alike(ours.double(), theirs.double(), 1e-4 if one.dtype == torch.float32 else 0.1)
     whole = torch.tensor([7, -8]) + dist.get_rank()
     dist.all_reduce(whole, dist.ReduceOp.AVG)  # as Lightning does
     of_ranks = size * (size - 1) / 2
