@@ -74,11 +74,11 @@ class Case:
         return [node.name for node in self.network.nodes]
 
 
-def draw_case(family: str, seed: int, number: int) -> Case:
-    """The case of this number of a family, on the network of this seed."""
+def draw_case(family: str, seed: int, number: int, scale: float = 1.0) -> Case:
+    """The case of this number of a family, on the network of this seed. scale: factor of all rates."""
     draw = np.random.default_rng([seed, number])
     count = int(draw.integers(LOW_NODES, HIGH_NODES + 1))
-    network = draw_network(family, count, seed, cores=CORES)
+    network = draw_network(family, count, seed, scale, CORES)
     scheme = SCHEMES[number % len(SCHEMES)]
     if scheme == "stock" and network.capacities.uplinks is not None:
         scheme = "average"  # stock has one level
