@@ -46,15 +46,15 @@ HIVEMIND_ROUNDS = 4  # of hivemind's own, the first of which does not count
 
 def took_s(way: str, args: argparse.Namespace) -> list[float]:
     """Seconds of each iteration that counts. Ends with a message if the job fails."""
-    if way in HIVEMIND:
+    if codec := HIVEMIND.get(way):
         with network_up(load_network(find_network(args.network))) as emulation:
-            return measure(emulation, args.hivemind_python, HIVEMIND[way], bytes_of(args.replay), HIVEMIND_ROUNDS)
+            return measure(emulation, args.hivemind_python, codec, bytes_of(args.replay), HIVEMIND_ROUNDS)
     framework, scheme, precision, hook = WAYS[way]
     python = sys.executable if framework == "torch" else args.mxnet_python
     command = [python, "-m", "nalb.cli.main", "launch", "--framework", framework, "--network", args.network]
     command += ["--scheme", scheme, *(["--precision", precision] if precision else [])]
     command += ["--", python, str(WORKER), framework, hook, args.replay, str(LEARNING + args.iterations)]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "BACKEND": "gloo" if scheme == "gloo" else "nalb"}
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, env=environment, check=False)
     lines = [line.partition(SAID)[2] for line in done.stdout.splitlines() if SAID in line]
     if done.returncode or not lines:

@@ -6,7 +6,6 @@ Gradients are random, the same ones in each iteration. What each iteration took 
 """
 
 import json
-import os
 import sys
 import time
 from typing import Any
@@ -38,8 +37,9 @@ def with_torch(hook: str, model: str, iterations: int) -> list[float]:
             return sum((one * given).sum() for one, given in zip(self.own, self.given, strict=True))
 
     torch.set_num_threads(1)
-    dist.init_process_group(os.environ["BACKEND"])
-    net = torch.nn.parallel.DistributedDataParallel(Gradients(dist.get_rank()))
+    dist.init_process_group("nalb")  # under scheme gloo that is gloo, at the node's address
+    # One bucket: PowerSGD sums in callbacks, and with several buckets ranks would make these sums in different orders.
+    net = torch.nn.parallel.DistributedDataParallel(Gradients(dist.get_rank()), bucket_cap_mb=1000)
     if hook == "fp16":
         net.register_comm_hook(None, default_hooks.fp16_compress_hook)
     elif hook != "none":

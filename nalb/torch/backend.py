@@ -10,6 +10,7 @@ import os
 import sys
 from functools import partial
 from multiprocessing.util import Finalize
+from time import sleep
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ from nalb.torch.sums import add_up, in_whole
 
 KIND = dist.ProcessGroup.BackendType
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+REST_S = 0.02
 LEAST_ELEMENTS = 1024  # smaller sums go to gloo, in one round trip without slices
 
 # What c10d's C++ looks for in a Python group. Where it finds nothing it goes on to gloo with the interpreter's lock held, and waits
@@ -37,6 +39,10 @@ GATHERED = "_allgather_base", "all_gather_single"  # to 2.12, and from then on
 
 _job: TorchJob | None = None  # this process's
 _generation = 0  # how many default groups this process has made: names in the store
+# Gloo's threads end with the last reference to their group. Python's reference lets go of the interpreter's lock meanwhile. Those
+# of DDP's C++ do not, and a thread that waits for the lock, to end a comm hook's callback, would wait for ever. So Python's is the
+# last.
+_kept: list[dist.ProcessGroupGloo] = []
 
 
 class NalbGroup(dist.ProcessGroup):  # type: ignore[misc]
@@ -49,6 +55,7 @@ class NalbGroup(dist.ProcessGroup):  # type: ignore[misc]
         self._is_default = not options.global_ranks_in_group
         self._made_of = store, options.group_rank, options.group_size
         self._gloo = new_gloo(dist.PrefixStore("gloo", store), *self._made_of[1:], options.timeout)
+        _kept.append(self._gloo)
         self._inner = dist.ProcessGroup(*self._made_of)
         self._nccl: Any = None  # once it is asked for
         self._sums_cuda, self._knows_cuda = False, not torch.cuda.is_available()
@@ -167,12 +174,21 @@ def _leave() -> None:
         leaving.leave(None if error is None else f"failed: {one_line(error)}")
 
 
+def _rest() -> None:
+    """Let gloo's threads end their last callbacks: one that the interpreter's end meets within Python would abort the process."""
+    _kept.clear()
+    sleep(REST_S)  # where a model outlives the script, its C++ has gloo's last reference
+
+
 def create(options: Any, _backend_options: object) -> NalbGroup:
     """Make a group; torch.distributed calls it for each."""
     global _job, _generation
     rank, size, store = options.group_rank, options.group_size, options.store
     is_default = not options.global_ranks_in_group
     if is_default:
+        _kept.clear()
+        atexit.unregister(_rest)
+        atexit.register(_rest)
         _generation += 1
         if size > 1 and os.environ.get("NALB_SCHEME") != GLOO.name:
             _job = TorchJob(dist.PrefixStore(f"{NAME}{_generation}", store), rank, size, options.timeout)
