@@ -175,9 +175,13 @@ def _leave() -> None:
 
 
 def _rest() -> None:
-    """Let gloo's threads end their last callbacks: one that the interpreter's end meets within Python would abort the process."""
+    """Let gloo's threads end their last callbacks: one that the interpreter's end meets within Python would abort the process.
+
+    A callback may have a reference to the group too, and a thread that drops the last one would wait for itself. So first they get
+    time.
+    """
+    sleep(REST_S)
     _kept.clear()
-    sleep(REST_S)  # where a model outlives the script, its C++ has gloo's last reference
 
 
 def create(options: Any, _backend_options: object) -> NalbGroup:

@@ -126,3 +126,28 @@ def test_gloo_alone_runs_the_same_script_without_agents() -> None:
 def test_forked_ranks_without_variables_leave_in_good_order() -> None:
     (script,) = ranks.run("forked.py", size=1, within_s=90.0, MASTER_ADDR="", **BY_PLANE)
     assert (script.code, script.output) == (0, "")
+
+
+@pytest.mark.torch
+def test_a_group_ends_while_gloo_still_runs_a_callback() -> None:
+    script = """
+import time, torch, torch.distributed as dist
+
+def train():
+    dist.init_process_group("nalb", store=dist.HashStore(), rank=0, world_size=1)
+    net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(40, 40))
+
+    def hook(_, bucket):
+        summed = dist.all_reduce(bucket.buffer(), async_op=True).get_future()
+        result = summed.then(lambda done: done.value()[0])
+        summed.then(lambda done: time.sleep(1.0))
+        return result
+
+    net.register_comm_hook(None, hook)
+    net(torch.ones(3, 40)).sum().backward()
+    dist.destroy_process_group()
+
+train()
+"""
+    environment = os.environ | {"MASTER_ADDR": "127.0.0.1"}
+    assert subprocess.run([sys.executable, "-c", script], env=environment, timeout=60.0, check=False).returncode == 0
