@@ -1,12 +1,18 @@
 """Works of torch.distributed whose sums a thread of nalb's completes."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext, suppress
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 
 from nalb.errors import PeerError
+
+# A Future runs its callbacks in the thread that completes it. Those of a comm hook may wait for another sum, as PowerSGD's do. So
+# they must not hold up the thread that brings sums home, nor each other.
+_callbacks = ThreadPoolExecutor(64, "nalb-callbacks")
 
 
 class SumWork(dist._Work):  # type: ignore[misc]
@@ -32,7 +38,14 @@ class SumWork(dist._Work):  # type: ignore[misc]
                 return
             self._error = error
             self._is_done.set()
-        self._first.set_result(None)
+        # what follows in a stream waits for what was queued in the stream of this thread
+        stream = torch.cuda.current_stream(self._tensor.device) if self._tensor.is_cuda else None
+        with suppress(RuntimeError):  # the interpreter ends: nobody waits
+            _callbacks.submit(self._call_back, stream)
+
+    def _call_back(self, stream: "torch.cuda.Stream | None") -> None:
+        with nullcontext() if stream is None else torch.cuda.stream(stream):
+            self._first.set_result(None)
 
     def _value(self, _: "torch.futures.Future[None]") -> list[torch.Tensor]:
         if self._error is not None:
@@ -45,7 +58,7 @@ class SumWork(dist._Work):  # type: ignore[misc]
             raise PeerError(f"a sum of {self._tensor.numel()} elements has not come within {timeout}")
         if self._error is not None:
             raise self._error
-        self._future.wait()  # it is completed at this moment; on a GPU the current stream waits too
+        self._future.wait()  # it is being completed; on a GPU the current stream waits too
         return True
 
     def get_future(self) -> "torch.futures.Future[list[torch.Tensor]]":

@@ -358,6 +358,28 @@ def forked_workers() -> None:
     both({}, batches(STEPS), step=step)
 
 
+def sums_in_callbacks() -> None:
+    """A comm hook whose callback waits for another sum, as PowerSGD's does."""
+    size, before, waited = dist.get_world_size(), by_plane(), []
+
+    def hook(_: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        def then(done: torch.futures.Future[list[torch.Tensor]]) -> torch.Tensor:
+            other = torch.full((5000,), float(dist.get_rank()), device=DEVICE)
+            dist.all_reduce(other, async_op=True).get_future().wait()
+            assert torch.equal(other, torch.full_like(other, size * (size - 1) / 2))
+            waited.append(len(waited))
+            return done.value()[0] / size
+
+        return dist.all_reduce(bucket.buffer(), async_op=True).get_future().then(then)
+
+    model = nn.parallel.DistributedDataParallel(nn.Linear(80, 80).to(DEVICE), bucket_cap_mb=1000)
+    model.register_comm_hook(None, hook)
+    for _ in range(8):
+        model(torch.ones(3, 80, device=DEVICE)).sum().backward()
+    assert len(waited) == 8
+    require_by_plane(before)
+
+
 def plain_sums() -> None:
     """Whatever a script may sum: each as gloo does."""
     rank, size = dist.get_rank(), dist.get_world_size()
@@ -466,7 +488,8 @@ def free_port() -> int:
 SECTIONS = [
     hundred_steps, bucket_rebuild, gradient_as_bucket_view, static_graph, find_unused_parameters, no_sync, uneven_inputs,
     batch_norm, sync_batch_norm, half_gradients, mixed_dtypes, half_hooks, half_sums, infinities, two_models, second_group,
-    part_of_the_ranks, device_mesh, replicated_shards, compiled, changed_alike, forked_workers, plain_sums, works, others,
+    part_of_the_ranks, device_mesh, replicated_shards, compiled, changed_alike, forked_workers, sums_in_callbacks, plain_sums, works,
+    others,
 ]  # fmt: skip
 
 if __name__ == "__main__":
