@@ -488,8 +488,8 @@ def free_port() -> int:
 SECTIONS = [
     hundred_steps, bucket_rebuild, gradient_as_bucket_view, static_graph, find_unused_parameters, no_sync, uneven_inputs,
     batch_norm, sync_batch_norm, half_gradients, mixed_dtypes, half_hooks, half_sums, infinities, two_models, second_group,
-    part_of_the_ranks, device_mesh, replicated_shards, compiled, changed_alike, forked_workers, sums_in_callbacks, plain_sums, works,
-    others,
+    part_of_the_ranks, device_mesh, replicated_shards, compiled, changed_alike, forked_workers, sums_in_callbacks, plain_sums,
+    works, others,
 ]  # fmt: skip
 
 if __name__ == "__main__":
