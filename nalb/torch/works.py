@@ -2,7 +2,7 @@
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from datetime import timedelta
 
 import torch
@@ -40,8 +40,10 @@ class SumWork(dist._Work):  # type: ignore[misc]
             self._is_done.set()
         # what follows in a stream waits for what was queued in the stream of this thread
         stream = torch.cuda.current_stream(self._tensor.device) if self._tensor.is_cuda else None
-        with suppress(RuntimeError):  # the interpreter ends: nobody waits
+        try:
             _callbacks.submit(self._call_back, stream)
+        except RuntimeError:  # the interpreter ends, and takes no new work
+            self._call_back(stream)
 
     def _call_back(self, stream: "torch.cuda.Stream | None") -> None:
         with nullcontext() if stream is None else torch.cuda.stream(stream):
