@@ -14,6 +14,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from fewer_bytes_worker import SAID
 from hivemind_averager import measure
 
 from nalb.workloads import NAMES, bytes_of
@@ -22,7 +23,6 @@ from netem.network_file import find_network, load_network
 from netem.rootless import ensure_privilege
 
 WORKER = Path(__file__).with_name("fewer_bytes_worker.py")
-SAID = "fewer_bytes "
 LEARNING = 5
 LIMIT_S = 600.0
 WAYS: dict[str, tuple[str, str, str, str]] = {  # framework, scheme, precision, hook

@@ -174,6 +174,7 @@ def _leave() -> None:
         leaving.leave(None if error is None else f"failed: {one_line(error)}")
 
 
+@atexit.register
 def _rest() -> None:
     """Let gloo's threads end their last callbacks: one that the interpreter's end meets within Python would abort the process.
 
@@ -191,8 +192,6 @@ def create(options: Any, _backend_options: object) -> NalbGroup:
     is_default = not options.global_ranks_in_group
     if is_default:
         _kept.clear()
-        atexit.unregister(_rest)
-        atexit.register(_rest)
         _generation += 1
         if size > 1 and os.environ.get("NALB_SCHEME") != GLOO.name:
             _job = TorchJob(dist.PrefixStore(f"{NAME}{_generation}", store), rank, size, options.timeout)

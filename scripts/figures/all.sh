@@ -68,6 +68,7 @@ make dynamic-batching 25 "$python" scripts/figures/dynamic_batching_figures.py
 make dynamic-batching-levels 1 "$python" scripts/figures/dynamic_batching_levels.py
 make batch-throughput 2 "$python" scripts/figures/batch_throughput.py
 make pace-emulated 75 "$venv_torch/bin/python" scripts/figures/name_the_pace_emulated.py --first 41101 --networks 8 --out runs/pace-emulated.jsonl
+make learning-cost 15 "$python" scripts/figures/learning_cost.py --first 70001 --networks 4
 make precisions 45 "$venv_torch/bin/python" scripts/figures/precisions.py
 mkdir -p docs/results/data/fewer-bytes
 fewer_bytes=(benchmarks/fewer_bytes.py --mxnet-python "$python" --out docs/results/data/fewer-bytes/wan6-static.json)

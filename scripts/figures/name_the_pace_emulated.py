@@ -130,17 +130,8 @@ def judged(case: Case) -> dict[str, Any]:
         drawn = subprocess.run([*nalb, *case.network.command.split()[1:]], capture_output=True, text=True, check=True)
         network.write_text(drawn.stdout)
         command = [*nalb, "launch", "--framework", "torch", "--network", str(network)]
-        command += [
-            "--scheme",
-            case.scheme,
-            "--out",
-            str(run),
-            "--",
-            sys.executable,
-            __file__,
-            "--rank",
-            json.dumps(waits.tolist()),
-        ]
+        command += ["--scheme", case.scheme, "--out", str(run)]
+        command += ["--", sys.executable, __file__, "--rank", json.dumps(waits.tolist())]
         done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, cwd=ROOT, check=False)
         lines = [line.partition("carried ")[2] for line in done.stdout.splitlines() if "carried {" in line]
         if done.returncode or len(lines) < len(case.names):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts" / "figures"
 # docs/simulation.md has the commands of these: they judge the simulator and rules, and make no table of docs/results.
-OF_THE_SIMULATOR = {"ablate_rules.py", "simulate_recorded.py", "name_the_pace.py", "learning_cost.py"}
+OF_THE_SIMULATOR = {"ablate_rules.py", "simulate_recorded.py", "name_the_pace.py"}
 
 
 def test_every_script_is_run() -> None:
