@@ -40,7 +40,7 @@ WAYS: dict[str, tuple[str, str, str, str]] = {  # framework, scheme, precision, 
     "nalb, PowerSGD rank 4": ("torch", "exact", "", "powersgd-4"),
     "nalb, PowerSGD rank 16": ("torch", "exact", "", "powersgd-16"),
 }
-HIVEMIND = {"hivemind": "none", "hivemind, float16": "float16"}  # its codecs of 8 bits average nothing with torch 2.13
+HIVEMIND = {"hivemind": "none", "hivemind, float16": "float16", "hivemind, 8 bits": "uniform8"}  # its codecs
 HIVEMIND_ROUNDS = 4  # of hivemind's own, the first of which does not count
 
 

@@ -51,6 +51,7 @@ families() {
 take() { "$python" scripts/figures/results_tables.py --take "runs/$1"; }
 
 make main-results 105 "$python" scripts/figures/main_results.py
+make plane-results 65 "$venv_torch/bin/python" scripts/figures/plane_results.py
 make cai-method 15 "$python" scripts/figures/cai_method.py
 make fig4 650 "$python" scripts/figures/fig4_speed.py
 make fig5 25 "$python" scripts/figures/fig5_recovery.py
@@ -89,7 +90,7 @@ fi
 make lbb 15 "$python" scripts/figures/lbb_figures.py
 make fela 30 "$python" scripts/figures/fela_figures.py --simulated
 make fela-trainings 120 "$python" scripts/figures/fela_trainings.py
-for name in main-results cai-method fig4 precisions lb-bsp lb-bsp-prediction dynamic-batching lbb; do
+for name in main-results plane-results cai-method fig4 precisions lb-bsp lb-bsp-prediction dynamic-batching lbb; do
   [ ! -d "runs/$name" ] || take "$name"
 done
 "$python" scripts/figures/results_tables.py

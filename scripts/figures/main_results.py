@@ -4,6 +4,7 @@ No run takes ten minutes: with ResNet-50 the slower two schemes and the faster t
 """
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -40,8 +41,8 @@ def name_of(row: Row, schemes: tuple[str, ...], turn: int) -> str:
     return f"{row.network}-{row.model}-{schemes[0]}-{turn}"
 
 
-def main(out: Path, quick: bool) -> None:
-    """Make the runs that are missing, and print a line for each."""
+def measure(figure: str, rows: Sequence[Row], out: Path, quick: bool, options: tuple[str, ...] = ()) -> None:
+    """Make the runs that are missing, and print a line for each. options: further flags of `nalb compare`."""
     twelve = write_network(out / "networks", TWELVE, random_network(TWELVE, 12, 1))
     wanted = [
         Comparison(
@@ -50,14 +51,20 @@ def main(out: Path, quick: bool) -> None:
             row.model,
             schemes,
             3 if quick else iterations,
+            options=options,
         )
         for turn in TURNS[: 1 if quick else None]
-        for row in ROWS[: 1 if quick else None]
+        for row in rows[: 1 if quick else None]
         for schemes, iterations in row.parts
     ]
-    for comparison, record in zip(wanted, finish_all("main-results", out, wanted), strict=True):
+    for comparison, record in zip(wanted, finish_all(figure, out, wanted), strict=True):
         times = ", ".join(f"{one} {median_s(done.communication_s):.2f} s" for one, done in record.run.schemes.items())
         print(f"{comparison.name}: bound {record.run.bound_s:.2f} s, {times}", flush=True)
+
+
+def main(out: Path, quick: bool) -> None:
+    """Make the runs of MXNet's plane."""
+    measure("main-results", ROWS, out, quick)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Writes the tables of docs/results that are made of stored run files.
+"""Writes the tables of docs/results and README.md that are made of stored run files.
 
     python scripts/figures/results_tables.py                # write the tables into the pages again
     python scripts/figures/results_tables.py --take RUNS    # first copy the results in RUNS/*/ to docs/results/data
@@ -13,6 +13,7 @@ import math
 import re
 import statistics
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,15 +25,30 @@ from experiments.paper_tables import NOT_RUN, Rows
 from experiments.speed import speed_of
 from experiments.stored import RESULTS, stored
 from fig4_speed import CAI, PAPER, SEEDS, TOGETHER, run_name
-from main_results import FAST, ROWS, SLOW, TURNS, name_of
+from main_results import FAST, ROWS, SLOW, TURNS, TWELVE, Row, name_of
 from nalb.reporting.run_file import RunFile, median_s
+from plane_results import ALL
+from plane_results import ROWS as ON_THE_PLANE
 from precisions import AUTO, FORCED, steady_s
 from precisions import ROWS as PRECISIONS
 from results_figures import FAMILIES, FIGURES, JOINT, last_iterations_s, run_file
 
 MARK = "<!-- made by scripts/figures/results_tables.py: {name} -->"
 MARKED = re.compile(r"<!-- made by scripts/figures/results_tables\.py: ([\w-]+) -->\n\n((?:\|.*\n)*(?:\n!\[.*\n)?)")
+README = "README"  # the page that stands at the top, not among the results
+NETWORKS = {  # with what names do not say; rates in Mbit/s
+    "wan6-static": "wan6-static (220, 150, 100, 180, 60, 200 Mbit/s)",
+    "wan4-static": "wan4-static (200, 120, 160, 50 Mbit/s)",
+    "wan6-asymmetric": "wan6-asymmetric (up and down differ, one pair capped)",
+    TWELVE: "12 nodes (random, 20 to 220 Mbit/s)",
+}
+MODELS = {"mobilenet": "MobileNet", "resnet50": "ResNet-50"}
 RESULT_FILES = ("run.json", "batching.json", "throughput.json", "prediction.json")
+
+
+def path_of(page: str) -> Path:
+    """Where a page is."""
+    return (RESULTS.parents[1] if page == README else RESULTS) / f"{page}.md"
 
 
 def seconds(run: RunFile, scheme: str) -> float:
@@ -121,28 +137,83 @@ def slices_that_follow() -> Rows:
 
 
 def middle(times: Sequence[float], digits: int = 3) -> str:
-    """The median of several runs, with the least and the most."""
+    """The median of several runs, with the least and the most; of one run its time alone."""
     if not times:
         return NOT_RUN
+    if len(times) == 1:
+        return f"{times[0]:.{digits}f}"
     return f"{statistics.median(times):.{digits}f} [{min(times):.{digits}f}, {max(times):.{digits}f}]"
 
 
 def main_results() -> Rows:
     """Stock MXNet, equal shares and nalb's schemes, medians of three runs."""
-    rows: Rows = [("network, gradients", "bound", *SLOW, *FAST, "stock / exact")]
+    schemes = (*SLOW, *FAST)
+    rows: Rows = [("network, gradients", "bound", *schemes, "stock / exact")]
     for row in ROWS:
-        times: dict[str, list[float]] = {scheme: [] for scheme in (*SLOW, *FAST)}
-        bound = ""
-        for (schemes, _), turn in itertools.product(row.parts, TURNS):
-            if path := stored("main-results", name_of(row, schemes, turn)):
-                run = msgspec.json.decode(path.read_bytes(), type=RunFile)
-                bound = f"{run.bound_s:.2f}"
-                for scheme in schemes:
-                    times[scheme].append(seconds(run, scheme))
-        medians = [statistics.median(times[scheme]) for scheme in ("stock", "exact") if times[scheme]]
-        gain = f"{medians[0] / medians[1]:.1f}" if len(medians) == 2 else ""
-        rows.append((f"{row.network}, {row.model}", bound, *(middle(one, 2) for one in times.values()), gain))
+        bound, times = of_turns("main-results", row)
+        cells = (middle(times.get(scheme, []), 2) for scheme in schemes)
+        rows.append((f"{row.network}, {row.model}", bound, *cells, gain(times, "stock")))
     return rows
+
+
+def plane_results() -> Rows:
+    """gloo's ring and nalb's schemes on the plane for PyTorch, medians of three runs."""
+    rows: Rows = [("network, gradients", "bound", *ALL, "gloo / exact")]
+    for row in ON_THE_PLANE:
+        bound, times = of_turns("plane-results", row)
+        measured = {scheme for schemes, _ in row.parts for scheme in schemes}
+        cells = (middle(times.get(scheme, []), 2) if scheme in measured else "" for scheme in ALL)
+        rows.append((f"{row.network}, {row.model}", bound, *cells, gain(times, "gloo")))
+    return rows
+
+
+def headline() -> Rows:
+    """README's table: both frameworks' own way and nalb, medians."""
+    schemes = ("average", "aware", "exact")
+    head = (
+        "network",
+        "gradients",
+        "framework",
+        "bound",
+        "its own",
+        *(f"`{one}`" for one in schemes),
+        "its own / `exact`",
+    )
+    rows: Rows = [head]
+    for row, other in zip(ROWS, ON_THE_PLANE, strict=True):
+        for framework, folder, own, one in (
+            ("MXNet", "main-results", "stock", row),
+            ("PyTorch", "plane-results", "gloo", other),
+        ):
+            bound, times = of_turns(folder, one)
+            cells = (_short(statistics.median(times[name])) if name in times else "" for name in (own, *schemes))
+            label = (NETWORKS[one.network], MODELS[one.model]) if one is row else ("", "")
+            rows.append((*label, framework, bound, *cells, gain(times, own)))
+    return rows
+
+
+def _short(value_s: float) -> str:
+    return f"{value_s:.1f}" if value_s >= 10 else f"{value_s:.2f}"
+
+
+def of_turns(folder: str, row: Row) -> tuple[str, dict[str, list[float]]]:
+    """The bound, and each scheme's times in the stored runs of a row; empty where none is stored."""
+    times: dict[str, list[float]] = defaultdict(list)
+    bound = ""
+    for (schemes, _), turn in itertools.product(row.parts, TURNS):
+        if path := stored(folder, name_of(row, schemes, turn)):
+            run = msgspec.json.decode(path.read_bytes(), type=RunFile)
+            bound = f"{run.known_bound_s:.2f}"
+            for scheme in schemes:
+                times[scheme].append(seconds(run, scheme))
+    return bound, dict(times)
+
+
+def gain(times: dict[str, list[float]], own: str) -> str:
+    """How many times as fast `exact` is as the framework's own way."""
+    if own not in times or "exact" not in times:
+        return ""
+    return f"{statistics.median(times[own]) / statistics.median(times['exact']):.2f}"
 
 
 def cai_4() -> Rows:
@@ -223,7 +294,9 @@ TABLES: dict[str, tuple[str, Callable[[], Rows]]] = {  # by name: the page, and 
     "slices-mobilenet": ("slice-sizes", slices_mobilenet),
     "slices-resnet50": ("slice-sizes", slices_resnet50),
     "slices-that-follow": ("slice-sizes", slices_that_follow),
+    "headline": (README, headline),
     "main-results": ("peers", main_results),
+    "plane-results": ("peers", plane_results),
     "cai-method": ("cai-2023", cai_method),
     "cai-4": ("cai-2023", cai_4),
     "precisions": ("fewer-bytes", precisions),
@@ -273,7 +346,7 @@ def page_with_tables(page: str, text: str) -> str:
     wanted = {name for name, (where, _) in TABLES.items() if where == page}
     shown = [match[1] for match in MARKED.finditer(text)]
     if sorted(shown) != sorted(wanted):
-        raise ValueError(f"docs/results/{page}.md shows the tables {sorted(shown)}, and {sorted(wanted)} belong there")
+        raise ValueError(f"page {page} shows the tables {sorted(shown)}, and {sorted(wanted)} belong there")
     return MARKED.sub(lambda match: f"{MARK.format(name=match[1])}\n\n{block(match[1])}", text)
 
 
@@ -302,15 +375,17 @@ def rounded(value: Any) -> Any:
 
 def main() -> int:
     """Parse the flags, copy what is asked for, and write the tables."""
-    parser = argparse.ArgumentParser(description="write the tables of docs/results that are made of stored run files")
+    parser = argparse.ArgumentParser(
+        description="write the tables of docs/results and README.md that are made of stored run files"
+    )
     parser.add_argument("--take", metavar="RUNS", type=Path, help="copy the results in RUNS/*/ first")
     args = parser.parse_args()
     if args.take is not None:
         print(f"{take(args.take)} results of {args.take}")
     for page in sorted({page for page, _ in TABLES.values()}):
-        path = RESULTS / f"{page}.md"
+        path = path_of(page)
         path.write_text(page_with_tables(page, path.read_text(encoding="utf-8")), encoding="utf-8")
-    print(f"{len(TABLES)} tables in {RESULTS}")
+    print(f"{len(TABLES)} tables in {RESULTS} and README.md")
     return 0
 
 

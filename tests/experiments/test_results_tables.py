@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from results_tables import MARKED, RESULTS, TABLES, page_with_tables
+from results_tables import MARKED, README, RESULTS, TABLES, page_with_tables, path_of
 
-PAGES = sorted(RESULTS.glob("*.md"))
+PAGES = [path_of(README), *sorted(RESULTS.glob("*.md"))]
 
 
 def test_every_table_stands_on_its_page() -> None:
@@ -16,7 +16,7 @@ def test_every_table_stands_on_its_page() -> None:
 
 @pytest.mark.parametrize("page", sorted({page for page, _ in TABLES.values()}))
 def test_each_number_of_a_table_is_that_of_its_run_files(page: str) -> None:
-    text = (RESULTS / f"{page}.md").read_text(encoding="utf-8")
+    text = path_of(page).read_text(encoding="utf-8")
     assert page_with_tables(page, text) == text, "run scripts/figures/results_tables.py"
     table = next(match for match in MARKED.finditer(text) if re.search(r"\d", match[2]))
     at = table.start(2) + re.search(r"\d", table[2]).start()
