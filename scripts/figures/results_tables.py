@@ -321,6 +321,7 @@ PICTURES = {  # by table: the figure behind it, and what it shows
     "chen-6": ("chen-7", "Accuracy over time by scheme"),
     "chen-10": ("chen-10", "Time of an iteration over BSP's, on machines that change"),
     "chen-11": ("chen-11", "Speeds of one worker, actual and predicted"),
+    "tyagi-6": ("tyagi-6", "Gain of dynamic batching over H"),
     "tyagi-7": ("tyagi-7", "Gain over uniform batches on two unequal machines"),
     "yao-4": ("yao-6", "Accuracy over time under SSGD and LBB"),
 }
