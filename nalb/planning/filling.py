@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
+HALVINGS = 40  # a level is then known to 1e-12 of the first distance
 
 
 def fill(start_s: Floats, slope_s: Floats, total_bytes: float) -> Floats:
@@ -27,6 +28,25 @@ def fill(start_s: Floats, slope_s: Floats, total_bytes: float) -> Floats:
     low_s = float(np.nextafter(start_s.min(), -np.inf))
     high_s = float(np.nextafter((start_s + slope_s * total_bytes).max(axis=0).min(), np.inf))
     return pour(fits, low_s, high_s, total_bytes)
+
+
+def fill_levels_s(start_s: Floats, slope_s: Floats, total_bytes: Floats) -> Floats:
+    """The levels of `fill` in several cases at once, seconds, shape (C,).
+
+    start_s, slope_s: shape (C, L, K). total_bytes: shape (C,). Cost: O(C L K) for each of HALVINGS.
+    """
+    rises = slope_s > 0
+    flat_s = start_s.min(axis=(1, 2), initial=np.inf, where=~rises)
+    start_s = np.where(rises, start_s, flat_s[:, None, None])
+    low_s = start_s.min(axis=(1, 2))
+    high_s = (start_s + slope_s * total_bytes[:, None, None]).max(axis=1).min(axis=1)
+    for _ in range(HALVINGS):
+        middle_s = (low_s + high_s) / 2
+        left_s = middle_s[:, None, None] - start_s
+        room = np.divide(left_s, slope_s, out=np.where(left_s >= 0, np.inf, 0.0), where=rises).min(axis=1)
+        fits = room.clip(0.0, total_bytes[:, None]).sum(axis=1) >= total_bytes
+        low_s, high_s = np.where(fits, low_s, middle_s), np.where(fits, middle_s, high_s)
+    return np.asarray(high_s)
 
 
 def pour(fits: Callable[[float], Floats], low_s: float, high_s: float, total_bytes: float) -> Floats:

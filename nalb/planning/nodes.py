@@ -204,12 +204,18 @@ def server_indices(nodes: Sequence[Node]) -> npt.NDArray[np.int64]:
 
 def linear_load(nodes: Sequence[Node], model_bytes: float) -> tuple[Floats, Floats]:
     """(a, b) of each node's load a + b m_i, out and in: bytes, and bytes per byte of share; shape (2, N) each."""
+    return linear_loads(nodes, np.array([node.push_part for node in nodes]), np.array(model_bytes))
+
+
+def linear_loads(nodes: Sequence[Node], push_parts: Floats, model_bytes: Floats) -> tuple[Floats, Floats]:
+    """The same of several cases, shape (..., 2, N): push_parts has shape (..., N), and model_bytes (...)."""
     is_worker = np.array([node.is_worker for node in nodes], dtype=np.float64)
     is_server = np.array([node.is_server for node in nodes], dtype=np.float64)
-    pushes = is_worker * [node.push_part for node in nodes]
-    fixed = model_bytes * np.array([pushes, is_worker])
-    per_share = is_server * np.array([is_worker.sum() - is_worker - pushes, pushes.sum() - pushes - is_worker])
-    return fixed, per_share
+    pushes = is_worker * push_parts
+    fixed = model_bytes[..., None, None] * np.stack([pushes, np.broadcast_to(is_worker, pushes.shape)], axis=-2)
+    all_pushes = pushes.sum(axis=-1, keepdims=True)
+    per_share = np.stack([is_worker.sum() - is_worker - pushes, all_pushes - pushes - is_worker], axis=-2)
+    return fixed, is_server * per_share
 
 
 def loads_bytes(nodes: Sequence[Node], shares_bytes: Floats, model_bytes: float) -> Floats:

@@ -18,14 +18,17 @@ Choice not taken: int4. A value keeps 1/14 of the largest of its neighbours, whi
 it gets it.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import product
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from nalb.planning.nodes import Capacities, CoreTimes, Floats, Node, completion_s, linear_load
+from nalb.planning.filling import fill_levels_s
+from nalb.planning.nodes import Capacities, CoreTimes, Floats, Node, completion_s, linear_loads, server_indices
 from nalb.planning.shares import exact
 from nalb.planning.slices import PRECISIONS, Tensor, size_bytes, value_dtype, wire_dtype
 
@@ -81,9 +84,45 @@ class PrecisionModel:
 
     def exchange_s(self, precisions: Precisions) -> float:
         """The least time of an exchange, seconds."""
-        model_bytes = bytes_in(self.tensors, precisions.answers)
-        nodes = precisions.on(self.nodes, self.tensors)
-        return exact(nodes, model_bytes, self._capacities(model_bytes))[1]
+        return float(self.exchanges_s([precisions])[0])
+
+    def exchanges_s(self, several: Sequence[Precisions]) -> Floats:
+        """The least times of exchanges in several precisions, seconds: the T of `exact` in each, at the cost of about one."""
+        if self.capacities.uplinks is not None:
+            return np.array([self._by_sites_s(one) for one in several])
+        model_bytes = np.array([self._bytes[one.answers] for one in several], dtype=np.float64)
+        loads, rates = self._loads(several), self.capacities.rates
+        start_s, slope_s = (load / rates for load in loads)
+        if (cores := self.capacities.cores) is not None:
+            whole_bytes = sum(tensor.size_bytes for tensor in self.tensors)
+            of_cores = np.broadcast_to(cores.fixed_s, (len(several), 1, len(self.nodes)))
+            start_s = np.concatenate([start_s, of_cores], axis=1)
+            of_cores = (whole_bytes / model_bytes)[:, None, None] * cores.s_per_byte  # cores handle the same values
+            slope_s = np.concatenate([slope_s, of_cores], axis=1)
+        servers = server_indices(self.nodes)
+        level_s = fill_levels_s(start_s[:, :, servers], slope_s[:, :, servers], model_bytes)
+        slowest_s = np.maximum(level_s, start_s.max(axis=(1, 2)))
+        return np.where(self._alone(loads[1]), 0.0, slowest_s)
+
+    def _by_sites_s(self, precisions: Precisions) -> float:
+        model_bytes = self._bytes[precisions.answers]
+        return exact(precisions.on(self.nodes, self.tensors), model_bytes, self._capacities(model_bytes))[1]
+
+    def _loads(self, several: Sequence[Precisions]) -> tuple[Floats, Floats]:
+        """Each node's load in each of these precisions, as `linear_loads`, shape (C, 2, N)."""
+        answers = np.array([self._bytes[one.answers] for one in several], dtype=np.float64)
+        pushes = np.array([[self._bytes[push] for push in one.pushes] for one in several], dtype=np.float64)
+        return linear_loads(self.nodes, pushes / answers[:, None], answers)
+
+    @staticmethod
+    def _alone(per_share: Floats) -> npt.NDArray[np.bool_]:
+        """Where the only worker is a server as well: it sums all over loopback."""
+        return np.asarray((per_share < 0).all(axis=1).any(axis=1))
+
+    @cached_property
+    def _bytes(self) -> dict[str, int]:
+        """The tensors' bytes by precision."""
+        return {one: bytes_in(self.tensors, one) for one in PRECISIONS}
 
     def _capacities(self, model_bytes: int) -> Capacities:
         """The capacities for shares in other bytes: cores handle the same values."""
@@ -95,64 +134,71 @@ class PrecisionModel:
 
     def priced_s(self, precisions: Precisions) -> float:
         """The time of an iteration, with the price of rounding."""
-        return self.pace.iteration_s(self.exchange_s(precisions)) / float((1 - PRICE) ** self._steps(precisions))
+        return float(self._priced_s([precisions])[0])
+
+    def _priced_s(self, several: Sequence[Precisions]) -> Floats:
+        times = np.array([self.pace.iteration_s(one) for one in self.exchanges_s(several).tolist()])
+        return np.asarray(times / (1 - PRICE) ** np.array([self._steps(one) for one in several]))
 
     def _steps(self, precisions: Precisions) -> float:
         pushes = [STEPS.index(one) for node, one in zip(self.nodes, precisions.pushes, strict=True) if node.is_worker]
-        return (STEPS.index(precisions.answers) + float(np.mean(pushes))) / 2
+        return (STEPS.index(precisions.answers) + sum(pushes) / len(pushes)) / 2
 
     def choose(self) -> Precisions:
-        """The precisions of least priced time. Cost: 4 (TRIED + 1) times `exact` for each of a few rounds, and 2 N times."""
+        """The precisions of least priced time. Cost: that of 4 (TRIED + 1) times of `exact` at once for each of a few rounds."""
         chosen = Precisions.all_in(STEPS[0], self.nodes)
         chosen_s = self.priced_s(chosen)
-        while tried := list(self._below(chosen)):
-            rated_s = [self.priced_s(one) for one in tried]
+        while tried := self._below(chosen):
+            rated_s = self._priced_s(tried)
             best = int(np.argmin(rated_s))
             if rated_s[best] >= chosen_s:
                 break
-            chosen_s, chosen = rated_s[best], tried[best]
+            chosen_s, chosen = float(rated_s[best]), tried[best]
         return chosen if self.capacities.uplinks is not None else self._raised(chosen, chosen_s)
 
     def _raised(self, chosen: Precisions, chosen_s: float) -> Precisions:
         """The precisions with which single workers push more bytes where that costs no priced time."""
         for i in sorted(range(len(self.nodes)), key=lambda i: -self.capacities.up[i]):
-            for one in STEPS[: STEPS.index(chosen.pushes[i])] if self.nodes[i].is_worker else ():
-                found = replace(chosen, pushes=(*chosen.pushes[:i], one, *chosen.pushes[i + 1 :]))
-                if self.can_be_poured(found) and (found_s := self.priced_s(found)) < chosen_s:
-                    chosen_s, chosen = found_s, found
+            higher = STEPS[: STEPS.index(chosen.pushes[i])] if self.nodes[i].is_worker else ()
+            tried = self.pourable(
+                [replace(chosen, pushes=(*chosen.pushes[:i], one, *chosen.pushes[i + 1 :])) for one in higher]
+            )
+            for found, found_s in zip(tried, self._priced_s(tried) if tried else (), strict=True):
+                if found_s < chosen_s:
+                    chosen_s, chosen = float(found_s), found
                     break
         return chosen
 
-    def _below(self, present: Precisions) -> Iterator[Precisions]:
+    def _below(self, present: Precisions) -> list[Precisions]:
         """Precisions with fewer bytes that are tried."""
         # Of steps with equal bytes the first one counts: float16 saves nothing of tensors that have two bytes per value.
-        steps = list({bytes_in(self.tensors, one): one for one in reversed(STEPS)}.values())[::-1]
+        steps = list({self._bytes[one]: one for one in reversed(STEPS)}.values())[::-1]
         lower = steps[steps.index(present.answers) :][:2]  # the present answers, and their next step
         if self.capacities.uplinks is not None:
-            yield from (Precisions.all_in(one, self.nodes) for one in lower[1:])
-            return
+            return [Precisions.all_in(one, self.nodes) for one in lower[1:]]
         workers = [i for i, node in enumerate(self.nodes) if node.is_worker]
         slowest = sorted(workers, key=lambda i: self.capacities.up[i])
-        tried = {present}
+        tried = {present: None}  # in order
         for answers in lower:
             for step, count in product(steps[1:], _counts(len(workers))):
-                pushes = [max(one, step, key=STEPS.index) for one in present.pushes]
-                kept = set(slowest[count:])
+                lowered = set(slowest[:count])
                 found = Precisions(
                     answers,
                     tuple(
-                        answers if not node.is_worker else present.pushes[i] if i in kept else pushes[i]
-                        for i, node in enumerate(self.nodes)
+                        answers if not node.is_worker else max(one, step, key=STEPS.index) if i in lowered else one
+                        for i, (node, one) in enumerate(zip(self.nodes, present.pushes, strict=True))
                     ),
                 )
-                if found not in tried and self.can_be_poured(found):
-                    tried.add(found)
-                    yield found
+                tried[found] = None
+        return self.pourable(list(tried)[1:])
 
-    def can_be_poured(self, precisions: Precisions) -> bool:
-        """Whether no node's load falls where its share grows, as `exact` needs."""
-        _, per_share = linear_load(precisions.on(self.nodes, self.tensors), 1.0)
-        return bool((per_share >= 0).all() or (per_share < 0).all(axis=0).any())
+    def pourable(self, several: Sequence[Precisions]) -> list[Precisions]:
+        """Those with which no node's load falls where its share grows, as `exact` needs."""
+        if not several:
+            return []
+        _, per_share = self._loads(several)
+        can_be = (per_share >= 0).all(axis=(1, 2)) | self._alone(per_share)
+        return [one for one, can in zip(several, can_be.tolist(), strict=True) if can]
 
     def worth_s(self, precisions: Precisions) -> Floats:
         """How much longer the exchange would take if a node's worker alone pushed float32, seconds, shape (N,).
@@ -167,7 +213,7 @@ class PrecisionModel:
             if one == STEPS[0] or not self.nodes[i].is_worker:
                 continue
             found = replace(precisions, pushes=(*precisions.pushes[:i], STEPS[0], *precisions.pushes[i + 1 :]))
-            if self.can_be_poured(found):
+            if self.pourable([found]):
                 worth[i] = self.exchange_s(found) - with_s
             else:
                 nodes = found.on(self.nodes, self.tensors)

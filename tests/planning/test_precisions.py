@@ -28,8 +28,31 @@ def all_combinations(model):
     for answers in STEPS:
         for pushes in product(STEPS, repeat=len(model.nodes)):
             found = Precisions(answers, pushes)
-            if model.can_be_poured(found):
+            if model.pourable([found]):
                 yield found
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    st.lists(st.tuples(st.floats(1e4, 1e9), st.floats(1e4, 1e9), st.sampled_from("wsb")), min_size=2, max_size=6),
+    st.data(),
+)
+def test_times_of_several_precisions_are_those_of_exact(drawn, data):
+    up, down, roles = zip(*drawn, strict=True)
+    roles = ("b", *roles[1:])
+    cores = (
+        CoreTimes(*np.random.default_rng(len(up)).uniform(0, 1e-7, (2, len(up)))) if data.draw(st.booleans()) else None
+    )
+    nodes = [Node(f"n{i}", is_worker=role != "s", is_server=role != "w") for i, role in enumerate(roles)]
+    capacities = Capacities(np.array(up), np.array(down), {}, cores)
+    model = PrecisionModel(nodes, TENSORS, capacities)
+    several = list(all_combinations(model))
+    whole_bytes = bytes_in(TENSORS, "float32")
+    for one, time_s in zip(several, model.exchanges_s(several), strict=True):
+        model_bytes = bytes_in(TENSORS, one.answers)
+        scaled = cores and CoreTimes(cores.fixed_s, cores.s_per_byte * whole_bytes / model_bytes)
+        alone = Capacities(capacities.up, capacities.down, {}, scaled)
+        assert time_s == pytest.approx(exact(one.on(nodes, TENSORS), model_bytes, alone)[1], rel=1e-9)
 
 
 @settings(deadline=None, max_examples=25)
@@ -49,7 +72,7 @@ def test_no_node_that_could_push_more_for_nothing_pushes_less(up):
     for i, one in enumerate(chosen.pushes):
         for other in STEPS[: STEPS.index(one)]:
             raised = Precisions(chosen.answers, (*chosen.pushes[:i], other, *chosen.pushes[i + 1 :]))
-            if model.can_be_poured(raised):
+            if model.pourable([raised]):
                 assert model.priced_s(raised) >= model.priced_s(chosen) * (1 - 1e-9)
 
 
