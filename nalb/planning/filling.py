@@ -17,16 +17,13 @@ def fill(start_s: Floats, slope_s: Floats, total_bytes: float) -> Floats:
     below and above. Servers of slope 0, whose times do not depend on their shares, take equal parts once the level reaches one of
     them. Returns bytes, shape (K,). Cost: O(L K) for each of about 60 halvings.
     """
-    rises = slope_s > 0
-    start_s = np.where(rises, start_s, start_s.min(initial=np.inf, where=~rises))
+    vessels = _Vessels(start_s, slope_s)
 
     def fits(level_s: float) -> Floats:
-        left_s = level_s - start_s
-        room = np.divide(left_s, slope_s, out=np.where(left_s >= 0, np.inf, 0.0), where=rises)
-        return np.asarray(np.clip(room.min(axis=0), 0.0, total_bytes))
+        return vessels.hold_bytes(level_s, total_bytes)
 
-    low_s = float(np.nextafter(start_s.min(), -np.inf))
-    high_s = float(np.nextafter((start_s + slope_s * total_bytes).max(axis=0).min(), np.inf))
+    low_s = float(np.nextafter(vessels.start_s.min(), -np.inf))
+    high_s = float(np.nextafter((vessels.start_s + slope_s * total_bytes).max(axis=0).min(), np.inf))
     return pour(fits, low_s, high_s, total_bytes)
 
 
@@ -35,18 +32,31 @@ def fill_levels_s(start_s: Floats, slope_s: Floats, total_bytes: Floats) -> Floa
 
     start_s, slope_s: shape (C, L, K). total_bytes: shape (C,). Cost: O(C L K) for each of HALVINGS.
     """
-    rises = slope_s > 0
-    flat_s = start_s.min(axis=(1, 2), initial=np.inf, where=~rises)
-    start_s = np.where(rises, start_s, flat_s[:, None, None])
-    low_s = start_s.min(axis=(1, 2))
-    high_s = (start_s + slope_s * total_bytes[:, None, None]).max(axis=1).min(axis=1)
+    vessels = _Vessels(start_s, slope_s)
+    low_s = vessels.start_s.min(axis=(1, 2))
+    high_s = (vessels.start_s + slope_s * total_bytes[:, None, None]).max(axis=1).min(axis=1)
     for _ in range(HALVINGS):
         middle_s = (low_s + high_s) / 2
-        left_s = middle_s[:, None, None] - start_s
-        room = np.divide(left_s, slope_s, out=np.where(left_s >= 0, np.inf, 0.0), where=rises).min(axis=1)
-        fits = room.clip(0.0, total_bytes[:, None]).sum(axis=1) >= total_bytes
+        held_bytes = vessels.hold_bytes(middle_s[:, None, None], total_bytes[:, None])
+        fits = held_bytes.sum(axis=1) >= total_bytes
         low_s, high_s = np.where(fits, low_s, middle_s), np.where(fits, middle_s, high_s)
     return np.asarray(high_s)
+
+
+class _Vessels:
+    """Servers as `fill` has them, in one case or in several: shape (..., L, K)."""
+
+    def __init__(self, start_s: Floats, slope_s: Floats):
+        self._slope_s, self._rises = slope_s, slope_s > 0
+        flat_s = start_s.min(axis=(-2, -1), keepdims=True, initial=np.inf, where=~self._rises)
+        self.start_s = np.where(self._rises, start_s, flat_s)
+
+    def hold_bytes(self, level_s: float | Floats, most_bytes: float | Floats) -> Floats:
+        """The bytes that each server takes by a level, at most `most_bytes`, shape (..., K)."""
+        left_s = level_s - self.start_s
+        unlimited = np.where(left_s >= 0, np.inf, 0.0)
+        room = np.divide(left_s, self._slope_s, out=unlimited, where=self._rises)
+        return np.asarray(np.clip(room.min(axis=-2), 0.0, most_bytes))
 
 
 def pour(fits: Callable[[float], Floats], low_s: float, high_s: float, total_bytes: float) -> Floats:

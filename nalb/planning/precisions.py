@@ -87,18 +87,16 @@ class PrecisionModel:
         return float(self.exchanges_s([precisions])[0])
 
     def exchanges_s(self, several: Sequence[Precisions]) -> Floats:
-        """The least times of exchanges in several precisions, seconds: the T of `exact` in each, at the cost of about one."""
+        """The least times of exchanges in several precisions, seconds: the T of `exact` in each, with one level all at once."""
         if self.capacities.uplinks is not None:
             return np.array([self._by_sites_s(one) for one in several])
         model_bytes = np.array([self._bytes[one.answers] for one in several], dtype=np.float64)
         loads, rates = self._loads(several), self.capacities.rates
         start_s, slope_s = (load / rates for load in loads)
-        if (cores := self.capacities.cores) is not None:
-            whole_bytes = sum(tensor.size_bytes for tensor in self.tensors)
-            of_cores = np.broadcast_to(cores.fixed_s, (len(several), 1, len(self.nodes)))
+        if (cores := self._core_times(model_bytes[:, None, None])) is not None:
+            of_cores = np.broadcast_to(cores.fixed_s, cores.s_per_byte.shape)
             start_s = np.concatenate([start_s, of_cores], axis=1)
-            of_cores = (whole_bytes / model_bytes)[:, None, None] * cores.s_per_byte  # cores handle the same values
-            slope_s = np.concatenate([slope_s, of_cores], axis=1)
+            slope_s = np.concatenate([slope_s, cores.s_per_byte], axis=1)
         servers = server_indices(self.nodes)
         level_s = fill_levels_s(start_s[:, :, servers], slope_s[:, :, servers], model_bytes)
         slowest_s = np.maximum(level_s, start_s.max(axis=(1, 2)))
@@ -112,6 +110,7 @@ class PrecisionModel:
         """Each node's load in each of these precisions, as `linear_loads`, shape (C, 2, N)."""
         answers = np.array([self._bytes[one.answers] for one in several], dtype=np.float64)
         pushes = np.array([[self._bytes[push] for push in one.pushes] for one in several], dtype=np.float64)
+        pushes = pushes.reshape(len(several), len(self.nodes))  # also of none
         return linear_loads(self.nodes, pushes / answers[:, None], answers)
 
     @staticmethod
@@ -125,12 +124,16 @@ class PrecisionModel:
         return {one: bytes_in(self.tensors, one) for one in PRECISIONS}
 
     def _capacities(self, model_bytes: int) -> Capacities:
-        """The capacities for shares in other bytes: cores handle the same values."""
+        """The capacities for shares in other bytes."""
+        return replace(self.capacities, pairs={}, cores=self._core_times(np.array(model_bytes)))
+
+    def _core_times(self, model_bytes: Floats) -> CoreTimes | None:
+        """The cores' times by shares of so many bytes: they handle the same values. s_per_byte: model_bytes' shape times (N,)."""
         cores = self.capacities.cores
-        if cores is not None:
-            part = sum(tensor.size_bytes for tensor in self.tensors) / model_bytes
-            cores = CoreTimes(cores.fixed_s, part * cores.s_per_byte)
-        return replace(self.capacities, pairs={}, cores=cores)
+        if cores is None:
+            return None
+        parts = sum(tensor.size_bytes for tensor in self.tensors) / model_bytes
+        return CoreTimes(cores.fixed_s, parts * cores.s_per_byte)
 
     def priced_s(self, precisions: Precisions) -> float:
         """The time of an iteration, with the price of rounding."""
@@ -163,7 +166,7 @@ class PrecisionModel:
             tried = self.pourable(
                 [replace(chosen, pushes=(*chosen.pushes[:i], one, *chosen.pushes[i + 1 :])) for one in higher]
             )
-            for found, found_s in zip(tried, self._priced_s(tried) if tried else (), strict=True):
+            for found, found_s in zip(tried, self._priced_s(tried), strict=True):
                 if found_s < chosen_s:
                     chosen_s, chosen = float(found_s), found
                     break
@@ -194,8 +197,6 @@ class PrecisionModel:
 
     def pourable(self, several: Sequence[Precisions]) -> list[Precisions]:
         """Those with which no node's load falls where its share grows, as `exact` needs."""
-        if not several:
-            return []
         _, per_share = self._loads(several)
         can_be = (per_share >= 0).all(axis=(1, 2)) | self._alone(per_share)
         return [one for one, can in zip(several, can_be.tolist(), strict=True) if can]

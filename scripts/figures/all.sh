@@ -4,7 +4,7 @@
 #
 # A script that is done is not started again, and one that was ended goes on after its last finished run, so the same command goes on
 # after an interruption. runs/all.tsv gets a line for each script that is done: its name, and the seconds that it took since its last start.
-# Minutes stand beside each name, on two cores: 24 hours in all, 10 of them for the two large models of figure 4.
+# Minutes stand beside each name, on two cores: 27 hours in all, 10 of them for the two large models of figure 4.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 . scripts/setup.sh

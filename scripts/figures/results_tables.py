@@ -100,8 +100,8 @@ def fixed_slices(runs: dict[str, str], sizes: Iterable[int], first: int | None) 
     return rows
 
 
-def _time(value_s: float, is_best: bool = False) -> str:
-    text = f"{value_s:.2f}" if value_s >= 10 else f"{value_s:.3f}"
+def _time(value_s: float, is_best: bool = False, digits: int = 3) -> str:
+    text = f"{value_s:.{digits - 1 if value_s >= 10 else digits}f}"
     return f"**{text}**" if is_best else text
 
 
@@ -145,40 +145,22 @@ def middle(times: Sequence[float], digits: int = 3) -> str:
     return f"{statistics.median(times):.{digits}f} [{min(times):.{digits}f}, {max(times):.{digits}f}]"
 
 
-def main_results() -> Rows:
-    """Stock MXNet, equal shares and nalb's schemes, medians of three runs."""
-    schemes = (*SLOW, *FAST)
-    rows: Rows = [("network, gradients", "bound", *schemes, "stock / exact")]
-    for row in ROWS:
-        bound, times = of_turns("main-results", row)
-        cells = (middle(times.get(scheme, []), 2) for scheme in schemes)
-        rows.append((f"{row.network}, {row.model}", bound, *cells, gain(times, "stock")))
-    return rows
-
-
-def plane_results() -> Rows:
-    """gloo's ring and nalb's schemes on the plane for PyTorch, medians of three runs."""
-    rows: Rows = [("network, gradients", "bound", *ALL, "gloo / exact")]
-    for row in ON_THE_PLANE:
-        bound, times = of_turns("plane-results", row)
-        measured = {scheme for schemes, _ in row.parts for scheme in schemes}
-        cells = (middle(times.get(scheme, []), 2) if scheme in measured else "" for scheme in ALL)
-        rows.append((f"{row.network}, {row.model}", bound, *cells, gain(times, "gloo")))
+def by_network(folder: str, wanted: Sequence[Row], schemes: Sequence[str], own: str) -> Rows:
+    """A framework's own way and nalb's schemes, medians of the stored runs; no cell for a scheme that a row has not."""
+    rows: Rows = [("network, gradients", "bound", *schemes, f"{own} / exact")]
+    for row in wanted:
+        bound, times = of_turns(folder, row)
+        measured = {scheme for part, _ in row.parts for scheme in part}
+        cells = (middle(times.get(scheme, []), 2) if scheme in measured else "" for scheme in schemes)
+        rows.append((f"{row.network}, {row.model}", bound, *cells, gain(times, own)))
     return rows
 
 
 def headline() -> Rows:
     """README's table: both frameworks' own way and nalb, medians."""
     schemes = ("average", "aware", "exact")
-    head = (
-        "network",
-        "gradients",
-        "framework",
-        "bound",
-        "its own",
-        *(f"`{one}`" for one in schemes),
-        "its own / `exact`",
-    )
+    nalbs = (f"`{one}`" for one in schemes)
+    head = ("network", "gradients", "framework", "bound", "its own", *nalbs, "its own / `exact`")
     rows: Rows = [head]
     for row, other in zip(ROWS, ON_THE_PLANE, strict=True):
         for framework, folder, own, one in (
@@ -186,14 +168,12 @@ def headline() -> Rows:
             ("PyTorch", "plane-results", "gloo", other),
         ):
             bound, times = of_turns(folder, one)
-            cells = (_short(statistics.median(times[name])) if name in times else "" for name in (own, *schemes))
+            cells = (
+                _time(statistics.median(times[name]), digits=2) if name in times else "" for name in (own, *schemes)
+            )
             label = (NETWORKS[one.network], MODELS[one.model]) if one is row else ("", "")
             rows.append((*label, framework, bound, *cells, gain(times, own)))
     return rows
-
-
-def _short(value_s: float) -> str:
-    return f"{value_s:.1f}" if value_s >= 10 else f"{value_s:.2f}"
 
 
 def of_turns(folder: str, row: Row) -> tuple[str, dict[str, list[float]]]:
@@ -295,8 +275,8 @@ TABLES: dict[str, tuple[str, Callable[[], Rows]]] = {  # by name: the page, and 
     "slices-resnet50": ("slice-sizes", slices_resnet50),
     "slices-that-follow": ("slice-sizes", slices_that_follow),
     "headline": (README, headline),
-    "main-results": ("peers", main_results),
-    "plane-results": ("peers", plane_results),
+    "main-results": ("peers", lambda: by_network("main-results", ROWS, (*SLOW, *FAST), "stock")),
+    "plane-results": ("peers", lambda: by_network("plane-results", ON_THE_PLANE, ALL, "gloo")),
     "cai-method": ("cai-2023", cai_method),
     "cai-4": ("cai-2023", cai_4),
     "precisions": ("fewer-bytes", precisions),
