@@ -14,8 +14,8 @@ and both together, and takes the best. At last each worker, from the fastest upl
 time. On wan4-static, wan6-static and wan6-asymmetric this finds the optimum of all combinations. By sites all pushes and answers
 have one precision: what travels in a LAN then crosses the uplink as it is. Caps of pairs are not seen.
 
-Choice not taken: int4. A value keeps 1/14 of the largest of its neighbours, which no model is known to bear, so only who asks for
-it gets it.
+Choice not taken: int4. It keeps 1/14 of the largest of a value's neighbours, and only small models are known to bear that. So only
+who asks for it gets it.
 """
 
 from collections.abc import Sequence

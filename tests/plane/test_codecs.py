@@ -12,19 +12,20 @@ from hypothesis.extra import numpy as arrays
 
 from nalb.errors import PeerError
 from nalb.plane.codecs import CODECS, COUNT_BYTES, LOW_SCALE, NUMBERS, codec_of
-from nalb.planning.slices import BLOCK, HALVES, ITEM_BYTES, PRECISIONS, wire_dtype
+from nalb.planning.slices import HALVES, ITEM_BYTES, PRECISIONS, wire_dtype
 from tests.plane.halves import rounded_to
 
 NAMES = list(CODECS)
 KINDS = pytest.mark.parametrize("kind", NUMBERS.values(), ids=lambda kind: kind.name)
 LARGEST = float(np.finfo(np.float32).max)
+LONGEST = max(kind.block for kind in NUMBERS.values())
 FEW = settings(max_examples=60, deadline=None)
 RARE = [0.0, -0.0, 1e38, -3.4e38, 1e-45, -1e-40, math.inf, -math.inf, math.nan]
 FLOATS = st.floats(width=32) | st.sampled_from([float(np.float32(one)) for one in RARE])
 # One block, more, less, and their borders; values of one size, as gradients are, and of all sizes.
-VALUES = st.integers(0, 3 * BLOCK).flatmap(
+VALUES = st.integers(0, 3 * LONGEST).flatmap(
     lambda n: arrays.arrays(np.float32, n, elements=FLOATS, fill=st.floats(-1, 1, width=32))
-) | st.tuples(st.integers(1, 3 * BLOCK), st.integers(0, 99), st.integers(-40, 36)).map(
+) | st.tuples(st.integers(1, 3 * LONGEST), st.integers(0, 99), st.integers(-40, 36)).map(
     lambda one: (np.random.default_rng(one[1]).standard_normal(one[0]) * 10.0 ** one[2]).astype(np.float32)
 )
 
@@ -78,8 +79,8 @@ def test_the_nearest_value_arrives(name, values):
     room = np.full(values.size, 7, np.float32)
     codec.decode_into(frame, room)
     assert room.tobytes() == arrived.tobytes()
-    for start in range(0, values.size, BLOCK):
-        block = values[start : start + BLOCK]
+    for start in range(0, values.size, codec.block):
+        block = values[start : start + codec.block]
         for place, expected in enumerate(reference(name, block), start):
             x, got = float(values[place]), float(arrived[place])
             if math.isnan(expected):
@@ -96,15 +97,17 @@ def test_the_nearest_value_arrives(name, values):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_values_that_gradients_rarely_have(name):
-    values = np.zeros(2 * BLOCK + 3, np.float32)
+    codec = codec_of(name)
+    beside = slice(codec.block, codec.block + 2)  # in a block that they do not touch
+    values = np.zeros(2 * codec.block + 3, np.float32)
     values[:6] = np.nan, np.inf, -np.inf, 1e38, -1e38, -0.0
-    values[BLOCK : BLOCK + 2] = 1.0, -0.25  # a block that they do not touch
-    arrived, residual = sent(codec_of(name), values)
+    values[beside] = 1.0, -0.25
+    arrived, residual = sent(codec, values)
     assert np.isnan(arrived[0])
     assert arrived[1:3].tolist() == [np.inf, -np.inf]
     assert np.abs(arrived[3:5] / [1e38, -1e38] - 1).max() < 0.01
-    assert np.abs(arrived[BLOCK : BLOCK + 2] - [1.0, -0.25]).max() <= {"int4": 0.11, "int8": 0.004}.get(name, 0)
-    assert not arrived[6:BLOCK].any()
+    assert np.abs(arrived[beside] - [1.0, -0.25]).max() <= {"int4": 0.11, "int8": 0.004}.get(name, 0)
+    assert not arrived[6 : codec.block].any()
     assert not residual[:3].any()
     assert np.isfinite(residual).all()
 
@@ -112,13 +115,14 @@ def test_values_that_gradients_rarely_have(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_what_is_kept_makes_up_for_what_is_lost(name):
     """Over 100 rounds what arrived is what was sent, but for the last rounding: nothing drifts."""
-    rng, codec, size = np.random.default_rng(5), codec_of(name), 3 * BLOCK + 5
+    rng, codec = np.random.default_rng(5), codec_of(name)
+    size = 3 * codec.block + 5
     mean = rng.standard_normal(size) * 1e-2  # less than a step of int4: without what is kept it would never arrive
     residual = np.zeros(size, np.float32)
     given_in_all, arrived_in_all, steps, plain = (np.zeros(size) for _ in range(4))
     for _ in range(100):
         values = (mean + rng.standard_normal(size) * 1e-3).astype(np.float32)
-        values[::BLOCK] = 1
+        values[:: codec.block] = 1
         given_in_all += values
         arrived, residual = sent(codec, values, residual)
         arrived_in_all += arrived
@@ -171,7 +175,7 @@ def test_sums_of_values_of_two_bytes_are_rounded_once(values):
 @settings(max_examples=20, deadline=None)
 def test_frames_do_not_depend_on_frames_before(kind, values):
     codec = kind()
-    sent(codec, np.full(5 * BLOCK, np.nan, np.float32))
+    sent(codec, np.full(5 * LONGEST, np.nan, np.float32))
     fresh, _ = sent(kind(), values)
     again, _ = sent(codec, values)
     assert again.tobytes() == fresh.tobytes()
@@ -179,9 +183,9 @@ def test_frames_do_not_depend_on_frames_before(kind, values):
 
 def test_frames_are_as_long_as_plans_suppose():
     for name in NAMES:
-        for elements in (0, 1, 255, 256, 257, 9_999, 131_072):
+        for elements in (0, 1, 15, 16, 17, 255, 256, 257, 9_999, 131_072):
             planned_bytes = elements * ITEM_BYTES[wire_dtype("float32", name)]
-            assert planned_bytes <= codec_of(name).frame_bytes(elements) <= planned_bytes + COUNT_BYTES + BLOCK // 2
+            assert planned_bytes <= codec_of(name).frame_bytes(elements) <= planned_bytes + COUNT_BYTES + 3
 
 
 def test_precisions_are_the_codecs():
@@ -197,14 +201,14 @@ def test_values_of_two_bytes_are_rounded_only_where_that_saves_bytes():
         assert [type(codec_of(one, dtype)) for one in PRECISIONS] == [own, own, own, CODECS["int8"], CODECS["int4"]]
         for one in PRECISIONS:
             planned_bytes = 9_999 * ITEM_BYTES[wire_dtype(dtype, one)]
-            assert planned_bytes <= codec_of(one, dtype).frame_bytes(9_999) <= planned_bytes + COUNT_BYTES + BLOCK // 2
+            assert planned_bytes <= codec_of(one, dtype).frame_bytes(9_999) <= planned_bytes + COUNT_BYTES + 3
 
 
 @KINDS
 def test_frames_that_are_none(kind):
     codec, name = kind(), kind.name
     good = bytes(codec.encode(np.ones(300, np.float32), np.zeros(300, np.float32)))
-    for frame in (b"", good[:3], good[:-1], good + b"\0", b"\xff" * 4 + good[4:], struct.pack("<I", 299) + good[4:]):
+    for frame in (b"", good[:3], good[:-1], good + b"\0", b"\xff" * 4 + good[4:], struct.pack("<I", 283) + good[4:]):
         with pytest.raises(PeerError, match=f"no frame of {name}"):
             codec.decode(frame)
     with pytest.raises(PeerError, match=f"sent 300 values in {name} for 299"):
