@@ -76,9 +76,14 @@ class PlanEvent(Event, frozen=True, kw_only=True, omit_defaults=True):
     reason: str | None = None
     shares: ByNode = {}
     predicted_s: float | UnsetType | None = UNSET
-    inflight_bytes: int | None = None
-    window_bytes: int | None = None  # what files of former versions call inflight_bytes
+    inflight_bytes: int | list[int] | None = None  # that a worker may have under way, by node; 0: no limit
+    window_bytes: int | None = None  # what files of former versions call it
     server_of_slice: list[int] | None = None  # the server's rank for each slice
+
+    @property
+    def windows(self) -> int | list[int] | None:
+        """`inflight_bytes`, whatever its name is in the file."""
+        return self.window_bytes if self.inflight_bytes is None else self.inflight_bytes
 
 
 class SamplesEvent(Event, frozen=True, kw_only=True):

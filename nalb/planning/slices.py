@@ -167,6 +167,11 @@ class Layout:
         return np.array([s.size_bytes for s in self.slices], dtype=np.int64)
 
     @cached_property
+    def common_bytes(self) -> int:
+        """The size of slices of common size in bytes."""
+        return int(self.sizes_bytes.max())
+
+    @cached_property
     def is_probe(self) -> npt.NDArray[np.bool_]:
         """Whether each slice is a probe, shape (n,)."""
         return np.array([s.is_probe for s in self.slices], dtype=np.bool_)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from nalb.feedback.window import usual_inflight_bytes
+from nalb.feedback.window import usual_windows
 from nalb.measurement.estimators import Estimator
 from nalb.planning.granularity import FIRST_ALPHA_BYTES
 from nalb.planning.nodes import Capacities, Node, server_indices
@@ -54,9 +54,10 @@ def times_by_slices(scheme: Scheme, setting: Setting) -> list[float]:
         run = partial(by_planner, scheme.name, nodes, layout, capacities, rounds, planner, setting.wire)
         done = run(schemes=known, inflight_bytes=asked_bytes)
     else:
-        usual_bytes = 0 if scheme.learns_from_times else usual_inflight_bytes(layout.model_bytes, layout.wire_part)
-        window_bytes = usual_bytes if inflight_bytes is None else inflight_bytes
-        done = by_slices(scheme.name, nodes, layout, capacities, rounds, window_bytes, setting.wire, schemes=known)
+        windows: float | list[int] = 0.0 if inflight_bytes is None else inflight_bytes
+        if inflight_bytes is None and not scheme.learns_from_times:
+            windows = usual_windows(layout.common_bytes, len(server_indices(nodes)), capacities.up.tolist())
+        done = by_slices(scheme.name, nodes, layout, capacities, rounds, windows, setting.wire, schemes=known)
     return [one.time_s for one in done]
 
 

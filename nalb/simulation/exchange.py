@@ -67,7 +67,7 @@ def exchange(
     capacities: Capacities,
     sizes_bytes: Ints,
     server_of_slice: Ints,
-    inflight_bytes: float = 0.0,
+    inflight_bytes: float | Sequence[float] = 0.0,
     wire: MessageWeight = WITH_HEADERS,
     noise: Noise | None = None,
     cores: Floats | None = None,
@@ -76,11 +76,11 @@ def exchange(
     """Simulate one synchronisation of slices in the order in which workers hand them over.
 
     sizes_bytes: payload per slice, shape (n,), positive. server_of_slice: the index of each slice's server among the nodes, shape
-    (n,). inflight_bytes: payload of a worker under way at a time; 0: no limit. noise: None: times are exact. cores: bytes per
-    second, in and out together, that each node's cores handle, shape (N,); None: any number. by_site: the leaders, where sums have
-    two levels; servers are then the owners. Cost: O(C) numpy operations per arrival for C connections, 2 n (N - 1) arrivals, and
-    one max-min solution per set of busy connections. Raises InputError for a slice without bytes, or one that goes to a node that
-    is no server.
+    (n,). inflight_bytes: payload of a worker under way at a time, for all or by node; 0: no limit. noise: None: times are exact.
+    cores: bytes per second, in and out together, that each node's cores handle, shape (N,); None: any number. by_site: the
+    leaders, where sums have two levels; servers are then the owners. Cost: O(C) numpy operations per arrival for C connections, 2
+    n (N - 1) arrivals, and one max-min solution per set of busy connections. Raises InputError for a slice without bytes, or one
+    that goes to a node that is no server.
     """
     given = _Given(nodes, capacities, sizes_bytes, server_of_slice, inflight_bytes, wire, noise, cores)
     return (_Run(given) if by_site is None else _RunBySites(given, by_site)).run()
@@ -93,7 +93,7 @@ class _Given(NamedTuple):
     capacities: Capacities
     sizes_bytes: Ints
     server_of_slice: Ints
-    inflight_bytes: float
+    inflight_bytes: float | Sequence[float]
     wire: MessageWeight
     noise: Noise | None
     cores: Floats | None
@@ -122,7 +122,9 @@ class _Run:
         self._push_part = [node.push_part for node in nodes]
         pushed = {part: np.ceil(part * sizes_bytes) for part in set(self._push_part)}
         self._pushed = {part: (sizes.tolist(), wire.bytes_of(sizes).tolist()) for part, sizes in pushed.items()}
-        self._gates = _gated(sizes_bytes, inflight_bytes)
+        windows = np.broadcast_to(np.asarray(inflight_bytes, dtype=np.float64), count).tolist()
+        gates = {window: _gated(sizes_bytes, window) for window in set(windows)}
+        self._gates = [gates[window] for window in windows]  # by worker
         self._missing = [len(self._workers)] * len(self._size)  # pushes of each slice still to arrive
         connections = 2 * count * count  # pushes, then answers, by source * N + target
         self._pair = np.tile(np.arange(count * count), 2)
@@ -143,8 +145,8 @@ class _Run:
         self._steps: deque[tuple[int, int, bool]] = deque()  # (slice, worker, pushed or answered) over loopback
 
     def run(self) -> SimulatedExchange:
-        for index in self._gates[-1]:
-            for worker in self._workers:
+        for worker in self._workers:
+            for index in self._gates[worker][-1]:
                 self._push(index, worker)
         self._settle()
         while True:
@@ -255,7 +257,7 @@ class _Run:
     def _end(self, index: int, worker: int) -> None:
         """Note that a worker has a slice back, and push the slices that waited for it."""
         self._finish_s[worker] = self._now_s
-        for later in self._gates[index]:
+        for later in self._gates[worker][index]:
             self._push(later, worker)
 
 

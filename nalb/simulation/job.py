@@ -44,7 +44,7 @@ def by_slices(
     layout: Layout,
     capacities: Capacities,
     rounds: int,
-    inflight_bytes: float,
+    inflight_bytes: float | Sequence[float],
     wire: MessageWeight = WITH_HEADERS,
     noise: Noise | None = None,
     quotas: Floats | None = None,
@@ -133,14 +133,14 @@ def by_planner(
     done: list[SimulatedExchange] = []
     for iteration in range(rounds):
         planned = planner.plan(iteration, 0, options)
-        plan, decision = planned.message, planned.decision
+        plan, decision, windows = planned.message, planned.decision, planned.windows or 0
         if decision.plan is None:
             sizes_bytes, servers = stock_messages(nodes, layout.tensors)
         else:
             sizes_bytes, servers = layout.sizes_bytes, by_rank[np.array(plan.server_of_slice, dtype=np.int64)]
-        blur, window_bytes = noise and noise.at(iteration), plan.inflight_bytes
+        blur = noise and noise.at(iteration)
         by_site = None if decision.plan is None else decision.plan.by_site
-        result = exchange(nodes, capacities, sizes_bytes, servers, window_bytes, wire, blur, cores, by_site)
+        result = exchange(nodes, capacities, sizes_bytes, servers, windows, wire, blur, cores, by_site)
         if decision.is_measured:
             work = None if quotas is None else work_of(result, quotas)
             planner.judge(FinishedIteration(result.samples, result.time_s, work=work))

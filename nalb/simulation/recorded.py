@@ -116,13 +116,14 @@ def simulate_events(
                 raise InputError(f"{where}: iteration {event.iteration} without its plan: restore the file")
             plan = sent[event.iteration]
             routed = _told(plan.server_of_slice, "server_of_slice", where)
-            inflight_bytes = plan.window_bytes if plan.inflight_bytes is None else plan.inflight_bytes
-            inflight_bytes = _told(inflight_bytes, "inflight_bytes", where)
+            windows = plan.windows
+            if windows is None:
+                raise _lacks("inflight_bytes", where)
             rates = _rates(_told(event.configured, "configured", where), ready, where)
             size, rank = (sizes, np.array(routed, dtype=np.int64)) if routed else stock
             workers = sorted(event.communication_s)
-            key = msgspec.json.encode((inflight_bytes, routed, workers, rates))
-            run = _exchange(ready, workers, rates, pairs, size, rank, inflight_bytes, wire)
+            key = msgspec.json.encode((windows, routed, workers, rates))
+            run = _exchange(ready, workers, rates, pairs, size, rank, windows, wire)
             if key not in known:
                 known[key] = run(noise=None)
             exact, measured_s = known[key], max(event.communication_s.values(), default=0.0)
@@ -193,14 +194,14 @@ def _exchange(
     caps: Mapping[tuple[str, str], float],
     size: Ints,
     rank: Ints,
-    window: int,
+    windows: int | list[int],
     wire: MessageWeight,
 ) -> "partial[SimulatedExchange]":
     index = {name: i for i, name in enumerate(ready.nodes)}
     nodes = [Node(name, name in workers, name in ready.servers) for name in ready.nodes]
     pairs: dict[Pair, float] = {(index[a], index[b]): rate for (a, b), rate in caps.items()}
     server = np.array([index[name] for name in ready.servers], dtype=np.int64)[rank]
-    return partial(exchange, nodes, Capacities.from_lists(*rates, pairs), size, server, window, wire)
+    return partial(exchange, nodes, Capacities.from_lists(*rates, pairs), size, server, windows, wire)
 
 
 def _rates(configured: Rates, ready: ReadyEvent, where: str) -> tuple[list[float], list[float]]:

@@ -14,7 +14,9 @@ from rich.table import Table
 from experiments.networks import equal_network, write_network
 from experiments.overhead import CONFIDENCE, overhead
 from experiments.runs import Comparison, finish_all, run_script
-from nalb.feedback.window import usual_inflight_bytes
+from nalb.feedback.window import usual_windows
+from nalb.planning.granularity import FIRST_ALPHA_BYTES
+from nalb.planning.slices import slice_bytes
 from nalb.reporting.run_file import median_s
 from nalb.workloads import bytes_of
 
@@ -34,9 +36,18 @@ def main(out: Path, quick: bool) -> None:
     nodes, model, iterations = (4, "mobilenet", 10) if quick else (12, "mobilenet", 60)
     network = write_network(out / "networks", f"fig7-n{nodes}", equal_network(f"fig7-n{nodes}", nodes, RATE_MBPS))
     model_bytes = bytes_of(model)
-    window = {"NALB_INFLIGHT_BYTES": str(usual_inflight_bytes(model_bytes))}  # planned schemes settle at this
+    piece_bytes = int(slice_bytes(model_bytes, nodes, FIRST_ALPHA_BYTES))
+    settled_bytes = usual_windows(piece_bytes, nodes, [1.0] * nodes)[0]  # the window of planned schemes
     options = ("--compute-ms", str(COMPUTE_MS))
-    wanted = Comparison("run", network, model, tuple(CONDITIONS.values()), iterations, window, options)
+    wanted = Comparison(
+        "run",
+        network,
+        model,
+        tuple(CONDITIONS.values()),
+        iterations,
+        {"NALB_INFLIGHT_BYTES": str(settled_bytes)},
+        options,
+    )
     (record,) = finish_all("fig7", out, [wanted])
     times = {name: record.run.schemes[word].iteration_s for name, word in CONDITIONS.items()}
     table = Table(title=f"{model}, {nodes} nodes of {RATE_MBPS} Mbit/s, equal shares: overhead over original")

@@ -10,7 +10,7 @@ import argparse
 import sys
 from statistics import median
 
-from nalb.feedback.window import usual_inflight_bytes
+from nalb.feedback.window import usual_windows
 from nalb.planning.granularity import FIRST_ALPHA_BYTES
 from nalb.planning.slices import Tensor
 from nalb.simulation.families import draw_network
@@ -29,8 +29,8 @@ def parts(model: str, scheme: str, seed: int) -> list[float]:
     nodes, capacities = network.nodes, network.capacities
     planner = planner_of(nodes, tensors, FIRST_ALPHA_BYTES)
     layout = planner.layout
-    window = usual_inflight_bytes(layout.model_bytes)
-    true = by_slices("exact", nodes, layout, capacities, 3, window, noise=Noise((seed, 3)))
+    windows = usual_windows(layout.common_bytes, len(nodes), capacities.up.tolist())
+    true = by_slices("exact", nodes, layout, capacities, 3, windows, noise=Noise((seed, 3)))
     true_s = median(one.time_s for one in true)
     noise = Noise((seed, 1))
     ran = by_planner(scheme, nodes, layout, capacities=capacities, rounds=ITERATIONS, planner=planner, noise=noise)

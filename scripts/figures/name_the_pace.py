@@ -119,7 +119,7 @@ def events_of(case: Case) -> tuple[list[AnyEvent], list[SimulatedExchange]]:
             sizes, ranks = layout.sizes_bytes, np.array(message.server_of_slice, dtype=np.int64)
         by_site = None if decision.plan is None else decision.plan.by_site
         capacities = carried_capacities(network) if is_counted or iteration >= LEARNING // 2 else network.capacities
-        blur, window = noise.at(iteration), message.inflight_bytes
+        blur, window = noise.at(iteration), planned.windows or 0
         result = exchange(nodes, capacities, sizes, by_rank[ranks], window, noise=blur, cores=cores, by_site=by_site)
         work: Work | None = None if quotas is None else work_of(result, quotas)
         samples = result.samples if decision.is_measured else result.samples[:0]

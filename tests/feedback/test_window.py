@@ -2,13 +2,31 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from nalb.feedback.window import LinkPace, choose_window, usual_inflight_bytes
+from nalb.feedback.window import (
+    LEAST_SLICES,
+    SLICES_PER_SERVER,
+    LinkPace,
+    choose_windows,
+    usual_windows,
+    window_with_delay,
+)
 
-USUAL = usual_inflight_bytes(64_000_000)
+USUAL = [4_000_000, 8_000_000]
 NEAR = LinkPace(
-    links_s=1.0, usual_bytes=USUAL, round_trip_s=0.0, is_bbr=False, fastest=5e7, slowest=1e7, compute_spread_s=0.0
+    links_s=1.0,
+    usual=USUAL,
+    model_bytes=64_000_000,
+    wire_part=1.0,
+    uplinks=[1e7, 5e7],
+    round_trip_s=0.0,
+    is_bbr=False,
+    fastest=5e7,
+    compute_spread_s=0.0,
 )
 
 
@@ -20,25 +38,41 @@ def never():
     ("pace", "may_have", "expected"),
     [
         (NEAR, True, USUAL),
-        (NEAR, False, 0),
-        (None, True, 0),
-        (replace(NEAR, compute_spread_s=0.85), True, USUAL),
-        (replace(NEAR, compute_spread_s=0.95), True, 0),  # a window of 8 MB makes up for 0.8 s, and it gains 0.1 s
-        (replace(NEAR, round_trip_s=0.01), True, USUAL),  # three of them are less than a twentieth of the links' time
+        (NEAR, False, []),
+        (None, True, []),
+        (replace(NEAR, compute_spread_s=0.45), True, USUAL),
+        (replace(NEAR, compute_spread_s=0.55), True, []),  # the windows make up for 0.4 s, and they gain 0.1 s
+        # three of these round trips are less than a twentieth of the links' time
+        (replace(NEAR, round_trip_s=0.01), True, [4_100_000, 8_500_000]),
     ],
 )
-def test_where_delay_does_not_count_it_is_asked_whether_there_may_be_a_window(pace, may_have, expected):
+def test_where_delay_does_not_count_it_is_asked_whether_there_may_be_windows(pace, may_have, expected):
     asked = []
-    assert choose_window(pace, lambda: asked.append(1) or may_have) == expected
+    assert choose_windows(pace, lambda: asked.append(1) or may_have) == expected
     assert asked == [1]
 
 
 def test_where_delay_counts_nobody_is_asked():
     far = replace(NEAR, round_trip_s=0.3)
-    assert choose_window(far, never) == int(2 / 3 * 5e7 * 0.3)
-    assert choose_window(replace(far, is_bbr=True), never) == 0
+    assert choose_windows(far, never) == [int(2 / 3 * 5e7 * 0.3)] * 2
+    assert choose_windows(replace(far, is_bbr=True), never) == []
+
+
+@given(st.lists(st.floats(1e4, 1e10), min_size=1, max_size=30), st.integers(1, 30))
+def test_each_worker_has_slices_under_way_and_all_together_so_many_per_server(uplinks, servers):
+    windows = usual_windows(1000, servers, uplinks)
+    assert min(windows) >= 1000 * LEAST_SLICES
+    assert sum(windows) >= 1000 * SLICES_PER_SERVER * servers * len(uplinks) - len(uplinks)
+    assert [windows[i] for i in np.argsort(uplinks)] == sorted(windows)
+
+
+def test_a_window_grows_as_the_root_of_the_uplink():
+    slow, fast = usual_windows(1000, 10, [1e6, 9e6])
+    assert fast == pytest.approx(3 * slow, rel=1e-3)
+    assert usual_windows(1000, 10, [2e6, 18e6]) == pytest.approx([slow, fast], abs=1)
 
 
 @pytest.mark.parametrize("model_bytes", [1_000_000, 12_900_000, 100_000_000])
-def test_the_same_values_are_under_way_whatever_bytes_they_travel_in(model_bytes):
-    assert usual_inflight_bytes(model_bytes // 4, 0.25) == usual_inflight_bytes(model_bytes) // 4
+def test_with_delay_the_same_values_are_under_way_whatever_bytes_they_travel_in(model_bytes):
+    whole_bytes = window_with_delay(model_bytes, 1.0, 0.0, 1e7, is_bbr=False)
+    assert window_with_delay(model_bytes // 4, 0.25, 0.0, 1e7, is_bbr=False) == whole_bytes // 4

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nalb.feedback.window import usual_inflight_bytes
+from nalb.feedback.window import usual_windows
 from nalb.planning.nodes import Capacities, Node
 from nalb.planning.slices import Tensor
 from nalb.simulation.families import draw_network
@@ -26,10 +26,11 @@ def over_truth(family, seed, nodes):
     """The median of what counts, over the time of shares from true capacities, with the usual window."""
     taught, true = draw_network("heavy", nodes, seed + 1).capacities, draw_network(family, nodes, seed)
     planner = planner_of(true.nodes, TENSORS, ALPHA_BYTES)
-    layout, inflight_bytes = planner.layout, usual_inflight_bytes(planner.layout.model_bytes)
+    layout = planner.layout
+    windows = usual_windows(layout.common_bytes, nodes, true.capacities.up.tolist())
     by_planner("exact", true.nodes, layout, taught, WRONG, planner)
     done = by_planner("exact", true.nodes, layout, true.capacities, LEARNING + COUNTED, planner)
-    best = by_slices("exact", true.nodes, layout, true.capacities, 1, inflight_bytes)[0]
+    best = by_slices("exact", true.nodes, layout, true.capacities, 1, windows)[0]
     return median(one.time_s for one in done[LEARNING:]) / best.time_s
 
 

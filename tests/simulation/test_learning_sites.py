@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nalb.feedback.window import usual_inflight_bytes
+from nalb.feedback.window import usual_windows
 from nalb.measurement.estimators import ESTIMATORS
 from nalb.planning.nodes import Capacities, Node
 from nalb.planning.slices import Tensor
@@ -37,11 +37,12 @@ def over_truth(network: tuple[list[Node], Capacities], taught: Capacities | None
     """The median of what counts, over the time of shares from true capacities, with the usual window."""
     nodes, true = network
     planner = planner_of(nodes, TENSORS, ALPHA_BYTES, sites=true.sites)
-    layout, inflight_bytes = planner.layout, usual_inflight_bytes(planner.layout.model_bytes)
+    layout = planner.layout
+    windows = usual_windows(layout.common_bytes, len(nodes), true.up.tolist())
     if taught is not None:
         by_planner("exact", nodes, layout, taught, WRONG, planner)
     done = by_planner("exact", nodes, layout, true, LEARNING + COUNTED, planner, noise=noise)
-    best = by_slices("exact", nodes, layout, true, 1, inflight_bytes, noise=noise)[0]
+    best = by_slices("exact", nodes, layout, true, 1, windows, noise=noise)[0]
     return median(one.time_s for one in done[LEARNING:]) / best.time_s
 
 
@@ -66,7 +67,8 @@ def test_a_halved_uplink_is_followed_within_two_iterations() -> None:
     planner = planner_of(nodes, TENSORS, ALPHA_BYTES, sites=after.sites)
     by_planner("exact", nodes, planner.layout, before[1], 10, planner)
     done = by_planner("exact", nodes, planner.layout, after, 5, planner)
-    best = by_slices("exact", nodes, planner.layout, after, 1, usual_inflight_bytes(planner.layout.model_bytes))[0]
+    windows = usual_windows(planner.layout.common_bytes, len(nodes), after.up.tolist())
+    best = by_slices("exact", nodes, planner.layout, after, 1, windows)[0]
     assert done[0].time_s > 1.2 * best.time_s
     assert max(one.time_s for one in done[2:]) < NEAR * best.time_s
 

@@ -267,7 +267,7 @@ class Iterations:
             self._measuring = is_measured
             for server in self._members.servers:
                 self._send(server, m.Measure(is_measured))
-        self._send_plan(self._plan.message)
+        self._send_plan(self._plan)
         return self._begin_iteration(now_s)
 
     def _begin_iteration(self, now_s: float) -> Failure | None:
@@ -305,11 +305,11 @@ class Iterations:
             self._ahead = self._planner.plan(number, self._layout_version, options, left)
             assert not self._ahead.new_slots, "the same shares of the same layout need no other slots"
             self._note_passing(self._ahead)
-            self._send_plan(self._ahead.message)
+            self._send_plan(self._ahead)
 
-    def _send_plan(self, plan: m.Plan) -> None:
+    def _send_plan(self, plan: Planned) -> None:
         for worker in self._members.workers:
-            self._send(worker, plan)
+            self._send(worker, plan.for_node(self._nodes.index(worker.hello.node)))
 
     def _tell_plan(self, now_s: float) -> None:
         """Tell observers of the iteration's plan."""
@@ -319,7 +319,7 @@ class Iterations:
             at_s=now_s,
             iteration=self.number,
             scheme=self._observers.label,
-            inflight_bytes=message.inflight_bytes,
+            inflight_bytes=list(self._plan.windows) or 0,
             server_of_slice=message.server_of_slice if self._observers.is_recorded(self.number) else None,
         )
         self._events.append(explain_plan(event, self._plan.decision, self._nodes))

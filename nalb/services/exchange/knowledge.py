@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nalb.feedback.window import LinkPace, delay_s, usual_inflight_bytes
+from nalb.feedback.window import LinkPace, delay_s, usual_windows
 from nalb.measurement.cores import CoreEstimator, Work
 from nalb.measurement.estimates import Estimate
 from nalb.measurement.estimators import Estimator, estimator_of
@@ -96,18 +96,21 @@ class Known:
         return completion_s(nodes.nodes, shares, model_bytes, capacities) + delay_s(self.round_trip_s)
 
     def pace(self, predicted_s: float | None, layout: Layout) -> LinkPace | None:
-        """The figures that a window depends on; None while not all is measured. predicted_s: the links' time for the plan."""
+        """The figures that windows depend on; None while not all is measured. predicted_s: the links' time for the plan."""
         estimate = self.estimate
         if not (predicted_s and estimate.complete):
             return None
         shared = estimate if estimate.uplinks is None else estimate.uplinks  # a site's slices share its uplink
+        uplinks = estimate.up.tolist()
         return LinkPace(
             predicted_s,
-            usual_inflight_bytes(layout.model_bytes, layout.wire_part),
+            usual_windows(layout.common_bytes, len(self.nodes.rank_of_node), uplinks),
+            layout.model_bytes,
+            layout.wire_part,
+            uplinks,
             self.round_trip_s if self.round_trip_s >= wire.FAR_S else 0.0,
             self.is_bbr,
             float(shared.least.min(axis=0).max()),
-            float(estimate.least.min()),
             self.compute_spread_s,
         )
 

@@ -170,7 +170,7 @@ class Plan(Message, frozen=True):
     layout_version: Count  # of the registration whose slices these are
     scheme: Name
     measure: bool  # forecasts on
-    inflight_bytes: Bytes  # a slice leaves when what lies this far before it is back; 0: no limit
+    inflight_bytes: Bytes  # that this worker may have under way; 0: no limit
     server_of_slice: list[Index]  # server ranks
     slot_of_slice: list[Index]  # slot numbers on that server
     leaders: list[SiteLeaders] = field(

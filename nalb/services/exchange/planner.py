@@ -4,10 +4,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+import msgspec
+
 from nalb.batching.joint_control import LinkKnowledge
 from nalb.feedback.routing import Routing
 from nalb.feedback.trust import Outcome, Trust
-from nalb.feedback.window import choose_window
+from nalb.feedback.window import choose_windows
 from nalb.measurement.estimators import Estimator
 from nalb.measurement.rules import RULES, Rules
 from nalb.measurement.shared_uplinks import SharedUplink
@@ -28,8 +30,15 @@ class Planned:
     """A decision as workers are told it, and the slots that must exist before."""
 
     decision: Decision
-    message: m.Plan
+    message: m.Plan  # without a window
     new_slots: list[m.NewSlots]
+    windows: Sequence[int] = ()  # the bytes that each node's worker may have under way; none: no limit
+
+    def for_node(self, node: int) -> m.Plan:
+        """The message for the worker of a node."""
+        return (
+            msgspec.structs.replace(self.message, inflight_bytes=self.windows[node]) if self.windows else self.message
+        )
 
 
 class Planner:
@@ -135,19 +144,20 @@ class Planner:
     def _planned(
         self, decision: Decision, known: Known, iteration: int, layout_version: int, inflight_bytes: int | None
     ) -> Planned:
-        """Add slots to the decision, and a window: the bytes that a worker may have under way."""
+        """Add slots to the decision, and windows."""
         plan, until, name = decision.plan, iteration + decision.iterations - 1, decision.scheme.name
         if plan is None:
             message = m.Plan(iteration, until, layout_version, name, decision.is_measured, 0, [], [])
             return Planned(decision, message, [])
         ranks, slots, leaders, new_slots = self._slots.place(self.layout, plan)
-        window = (
-            self._window(decision.scheme.learns_from_times, plan, known) if inflight_bytes is None else inflight_bytes
-        )
+        if inflight_bytes is None:
+            windows = self._windows(decision.scheme.learns_from_times, plan, known)
+        else:
+            windows = [inflight_bytes] * len(self.nodes.nodes) if inflight_bytes else []
         measure = decision.is_measured
         pushes = self._pushes_by_rank()
-        message = m.Plan(iteration, until, layout_version, name, measure, window, ranks, slots, leaders, pushes)
-        return Planned(decision, message, new_slots)
+        message = m.Plan(iteration, until, layout_version, name, measure, 0, ranks, slots, leaders, pushes)
+        return Planned(decision, message, new_slots, windows)
 
     def _pushes_by_rank(self) -> list[str]:
         """The precision in which each rank pushes; none where all push in that of the answers."""
@@ -156,18 +166,18 @@ class Planner:
             return []
         return [precisions.pushes[node] for node in sorted(rank_of_node, key=rank_of_node.__getitem__)]
 
-    def _window(self, learns_from_times: bool, plan: Distribution, known: Known) -> int:
-        """The window of a plan where no block asks for one; 0: none."""
+    def _windows(self, learns_from_times: bool, plan: Distribution, known: Known) -> list[int]:
+        """The windows of a plan where no block asks for one."""
         if learns_from_times:
-            return 0
+            return []
         may_have = partial(self._trust.allow_window, self.nodes.sites is not None)
-        return choose_window(known.pace(plan.predicted_s, self.layout), may_have)
+        return choose_windows(known.pace(plan.predicted_s, self.layout), may_have)
 
     def judge(self, finished: FinishedIteration) -> list[SharedUplink]:
         """Learn from a timed iteration of the present plan; returns the uplinks that it shows to be shared."""
         decision = None if self.present is None else self.present.decision
         plan = None if decision is None else decision.plan
-        is_free = self.present is not None and not self.present.message.inflight_bytes
+        is_free = self.present is not None and not self.present.windows
         shows_servers = is_free or (decision is not None and decision.scheme.learns_from_times)
         learned = self.knowledge.learn(finished, plan, shows_servers)
         if decision is None or plan is None or not len(finished.samples):

@@ -82,7 +82,7 @@ def test_delay_adds_round_trips_to_what_links_need():
 @pytest.mark.parametrize(("round_trip_s", "counted_s"), [(0.0, 0.0), (wire.FAR_S / 2, 0.0), (wire.FAR_S, wire.FAR_S)])
 def test_short_round_trips_do_not_count_for_windows(round_trip_s, counted_s):
     pace = replace(MEASURED, round_trip_s=round_trip_s).pace(1.0, LAYOUT)
-    assert (pace.round_trip_s, pace.fastest, pace.slowest) == (counted_s, 25e6, 6e6)
+    assert (pace.round_trip_s, pace.fastest) == (counted_s, 25e6)
 
 
 def test_configured_rates_are_told_for_the_jobs_nodes():

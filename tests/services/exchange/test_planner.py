@@ -65,8 +65,8 @@ def plan(planner, scheme, iteration=0, schemes=SCHEMES):
 
 
 def window(planner):
-    """Bytes under way at a time in the planner's last iteration; 0: any."""
-    return planner.present.message.inflight_bytes
+    """Bytes of the first worker under way at a time in the planner's last iteration; 0: any."""
+    return planner.present.for_node(0).inflight_bytes
 
 
 def needs_equal_shares(planner):
@@ -87,7 +87,7 @@ def iterate(planner, capacities, nodes=NODES, late_s=0.0, spread_s=0.0):
     """
     planned = plan(planner, "exact")
     sizes_bytes, servers = planner.layout.sizes_bytes, np.array(planned.decision.plan.server_of_slice)
-    done = exchange(nodes, capacities, sizes_bytes, servers, planned.message.inflight_bytes, MessageWeight())
+    done = exchange(nodes, capacities, sizes_bytes, servers, planned.windows or 0, MessageWeight())
     planner.judge(FinishedIteration(done.samples, done.time_s + late_s, compute_spread_s=spread_s))
     return done.time_s / bound_s(nodes, planner.layout.model_bytes, capacities)
 

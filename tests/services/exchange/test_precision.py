@@ -46,7 +46,7 @@ class Job:
             rates = np.array(self.rates_mbps) * 125e3 * scale()
             nodes, plan = self.planner.nodes.nodes, planned.message
             sizes, servers = self.planner.layout.sizes_bytes, np.array(plan.server_of_slice)
-            done = exchange(nodes, Capacities(rates, rates, {}), sizes, servers, plan.inflight_bytes)
+            done = exchange(nodes, Capacities(rates, rates, {}), sizes, servers, planned.windows or 0)
             took_s = max(done.time_s, self.hidden_s)
             self.planner.judge(
                 FinishedIteration(
