@@ -126,7 +126,8 @@ def scale(console: Console) -> None:
         times.add_row(str(nodes), f"{bound:.1f}", *(f"{one[-1] / bound:.2f}" for one in found), f"{took_ms:.1f}")
         layout = build_layout(tensors, num_nodes=nodes, num_servers=nodes, alpha_bytes=FIRST_ALPHA_BYTES)
         slices = len(layout.slices)
-        plan = m.Plan(1, 1, 0, "exact", True, 2_000_000, [nodes - 1] * slices, [slices // nodes] * slices)
+        windows = [2_000_000] * nodes
+        plan = m.Plan(1, 1, 0, "exact", True, windows, [nodes - 1] * slices, [slices // nodes] * slices)
         row = wire.SampleRow(2 * nodes, SLICE_BYTES, 10**15, 10**15 + 10**7)
         report, some = (len(wire.encode(wire.Report(1e5, 1, [row] * k, 0))) for k in (0, 100))
         samples = 2 * slices * (nodes - 1)  # every push and every answer gives one sample

@@ -210,7 +210,7 @@ class WorkerExchange:
     def _cut(self, setup: m.Setup) -> None:
         """Cut the tensors into the slices that the coordinator expects. Raises StoreError where they differ."""
         layout = layout_by(setup, self._tensors, "this worker")
-        self._sliced = SlicedPath(self._lock, layout, self._levels, self._settings.verify_sums)
+        self._sliced = SlicedPath(self._lock, layout, self._levels, self.rank, self._settings.verify_sums)
 
     def _begin_iteration(self) -> m.Plan:
         self.session.wait_finished()

@@ -28,8 +28,9 @@ class SlicedPath:
     The slices' arrays outlive this object: MXNet's store keeps the array last pushed through each key (KVStoreDist's comm_buf_).
     """
 
-    def __init__(self, lock: threading.Lock, layout: Layout, levels: Levels, verify: bool = False):
-        self._lock, self._layout, self._levels = lock, layout, levels
+    def __init__(self, lock: threading.Lock, layout: Layout, levels: Levels, rank: int, verify: bool = False):
+        """rank: this worker's."""
+        self._lock, self._layout, self._levels, self._rank = lock, layout, levels, rank
         whole = [nd.zeros((s.elements + 1,), dtype=s.dtype) for s in layout.slices]
         self._arrays = [ndarrays.part(w, 0, w.size - 1) for w in whole]
         self._gates = [ndarrays.part(w, w.size - 1, 1) for w in whole]  # one more element of each, which orders slices
@@ -62,7 +63,7 @@ class SlicedPath:
                 copies_in[tensor][number]()
             if self._pushed:
                 ndarrays.copy(self._arrays[index], self._pushed[index])
-            gate = self._gate(index, plan.inflight_bytes)
+            gate = self._gate(index, plan.window_of(self._rank))
             if gate >= 0:
                 self._order(gate, index)
             route = self._levels.route(plan, index)

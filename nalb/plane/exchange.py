@@ -104,7 +104,7 @@ class AgentExchange:
     def begin(self, number: int, plan: m.Plan, cut: Cut) -> SliceProgress:
         """Begin an iteration by plan; the one before is complete."""
         pushes_in = plan.pushes[self._ranks.rank] if plan.pushes else cut.precision
-        now = self._now = _UnderWay(number, plan, cut, SliceProgress(cut, plan.inflight_bytes), pushes_in)
+        now = self._now = _UnderWay(number, plan, cut, SliceProgress(cut, plan.window_of(self._ranks.rank)), pushes_in)
         dtypes, precisions = set(cut.script_dtype), {pushes_in, cut.precision}
         now.rounds = any(self._form(one, dtype).keeps for one in precisions for dtype in dtypes)
         if self._residuals is None and now.rounds:

@@ -93,12 +93,12 @@ class PlaneInProcess:
         server_of_slice: Sequence[int],
         pushes: Sequence[str] = (),
         leaders: Sequence[m.SiteLeaders] = (),
-        inflight_bytes: int = 0,
+        inflight_bytes: Sequence[int] = (),
     ) -> list[m.Sums | None]:
         """Sum all tensors once. Arguments are the plan's. Returns each rank's digests, where sums are verified."""
         self.iteration += 1
         plan = m.Plan(
-            self.iteration, self.iteration, 0, "average", False, inflight_bytes, list(server_of_slice), [],
+            self.iteration, self.iteration, 0, "average", False, list(inflight_bytes), list(server_of_slice), [],
             list(leaders), list(pushes),
         )  # fmt: skip
         under_way = []

@@ -29,7 +29,12 @@ class Rounds:
             for values, given in zip(row, self.given, strict=True):
                 values[:] = scale * self.random.standard_normal(len(values))
                 given += values
-        sums = self.job.sum(servers, pushes, leaders, inflight_bytes=20_000)
+        sums = self.job.sum(
+            servers,
+            pushes,
+            leaders,
+            inflight_bytes=[20_000, 5_000, 40_000, 20_000, 5_000, 40_000][: len(self.job.exchanges)],
+        )
         for k, first in enumerate(self.job.values[0]):
             assert {row[k].tobytes() for row in self.job.values} == {first.tobytes()}
             self.arrived[k] += first

@@ -12,6 +12,8 @@ A registration may come again at any time outside RUN's traffic; it begins a new
 from collections import deque
 from collections.abc import Callable, Mapping
 
+from msgspec.structs import replace
+
 from nalb.errors import InputError
 from nalb.events import IdleEvent, PlanEvent
 from nalb.failures import Cause, Failure, Phase
@@ -308,8 +310,13 @@ class Iterations:
             self._send_plan(self._ahead)
 
     def _send_plan(self, plan: Planned) -> None:
-        for worker in self._members.workers:
-            self._send(worker, plan.for_node(self._nodes.index(worker.hello.node)))
+        message = plan.message
+        if plan.windows:
+            window_of = dict(zip(self._nodes, plan.windows, strict=True))
+            by_rank = [window_of[worker.hello.node] for _, worker in sorted(self._members.worker_of_rank.items())]
+            message = replace(message, inflight_bytes=by_rank)
+        for worker in self._members.workers:  # one object: encoded once
+            self._send(worker, message)
 
     def _tell_plan(self, now_s: float) -> None:
         """Tell observers of the iteration's plan."""

@@ -170,7 +170,7 @@ class Plan(Message, frozen=True):
     layout_version: Count  # of the registration whose slices these are
     scheme: Name
     measure: bool  # forecasts on
-    inflight_bytes: Bytes  # that this worker may have under way; 0: no limit
+    inflight_bytes: list[Bytes]  # by rank: the window of each worker; empty: no limit
     server_of_slice: list[Index]  # server ranks
     slot_of_slice: list[Index]  # slot numbers on that server
     leaders: list[SiteLeaders] = field(
@@ -184,6 +184,10 @@ class Plan(Message, frozen=True):
     def routes_itself(self) -> bool:
         """Whether MXNet routes this iteration, so that nothing is planned."""
         return not self.server_of_slice
+
+    def window_of(self, rank: int) -> int:
+        """The bytes that the worker of this rank may have under way; 0: no limit."""
+        return self.inflight_bytes[rank] if self.inflight_bytes else 0
 
 
 class Measure(Message, frozen=True):

@@ -4,8 +4,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-import msgspec
-
 from nalb.batching.joint_control import LinkKnowledge
 from nalb.feedback.routing import Routing
 from nalb.feedback.trust import Outcome, Trust
@@ -30,15 +28,9 @@ class Planned:
     """A decision as workers are told it, and the slots that must exist before."""
 
     decision: Decision
-    message: m.Plan  # without a window
+    message: m.Plan  # without windows
     new_slots: list[m.NewSlots]
-    windows: Sequence[int] = ()  # the bytes that each node's worker may have under way; none: no limit
-
-    def for_node(self, node: int) -> m.Plan:
-        """The message for the worker of a node."""
-        return (
-            msgspec.structs.replace(self.message, inflight_bytes=self.windows[node]) if self.windows else self.message
-        )
+    windows: Sequence[int] = ()  # the bytes that each node's worker may have under way; empty: no limit
 
 
 class Planner:
@@ -147,7 +139,7 @@ class Planner:
         """Add slots to the decision, and windows."""
         plan, until, name = decision.plan, iteration + decision.iterations - 1, decision.scheme.name
         if plan is None:
-            message = m.Plan(iteration, until, layout_version, name, decision.is_measured, 0, [], [])
+            message = m.Plan(iteration, until, layout_version, name, decision.is_measured, [], [], [])
             return Planned(decision, message, [])
         ranks, slots, leaders, new_slots = self._slots.place(self.layout, plan)
         if inflight_bytes is None:
@@ -156,7 +148,7 @@ class Planner:
             windows = [inflight_bytes] * len(self.nodes.nodes) if inflight_bytes else []
         measure = decision.is_measured
         pushes = self._pushes_by_rank()
-        message = m.Plan(iteration, until, layout_version, name, measure, 0, ranks, slots, leaders, pushes)
+        message = m.Plan(iteration, until, layout_version, name, measure, [], ranks, slots, leaders, pushes)
         return Planned(decision, message, new_slots, windows)
 
     def _pushes_by_rank(self) -> list[str]:

@@ -53,7 +53,7 @@ class Agents:
         pushes = tuple(plan.pushes or [setup.precision] * 3)
         nodes = Precisions(setup.precision, pushes).on([Node(name) for name in NAMES], tensors)
         servers = np.array(plan.server_of_slice)
-        done = exchange(nodes, Capacities(rates, rates, {}), layout.sizes_bytes, servers, plan.inflight_bytes)
+        done = exchange(nodes, Capacities(rates, rates, {}), layout.sizes_bytes, servers, plan.inflight_bytes or 0)
         begun_s = self.now_s + 0.01
         self.now_s = begun_s + done.time_s
         self.state.tick(begun_s)  # while the exchange goes on

@@ -66,7 +66,7 @@ def plan(planner, scheme, iteration=0, schemes=SCHEMES):
 
 def window(planner):
     """Bytes of the first worker under way at a time in the planner's last iteration; 0: any."""
-    return planner.present.for_node(0).inflight_bytes
+    return next(iter(planner.present.windows), 0)
 
 
 def needs_equal_shares(planner):

@@ -30,7 +30,7 @@ def iteration(dtype, spread=1.0, number=3):
             for arrays in zip(*pushed.values(), strict=True)
         ]
     count = len(layout.slices)
-    plan = m.Plan(number, number, 0, "aware", True, 0, [k % 3 for k in range(count)], list(range(count)))
+    plan = m.Plan(number, number, 0, "aware", True, [], [k % 3 for k in range(count)], list(range(count)))
     return layout, plan, pushed, answered
 
 
