@@ -33,8 +33,8 @@ def test_without_each_rule_a_field_differs():
 
 
 def test_a_network_that_changes_takes_longer_without_proof_by_one_end_alone():
-    with_all, without = output_of(ONE_RULE, "--seeds", "97004").splitlines()
+    with_all, without = output_of(ONE_RULE, "--seeds", "97009").splitlines()
     assert with_all == "all rules: 1.000, worst 1.000 (changing); all 1.000, 1.000 (changing)"
-    matched = re.fullmatch(r"proof by one end alone: ([\d.]+), worst [\d.]+ \(changing\); all .*", without)
+    matched = re.fullmatch(r"proof by one end alone: .*; all ([\d.]+), [\d.]+ \(changing\)", without)
     assert matched is not None
     assert float(matched[1]) > 1.1
