@@ -12,7 +12,7 @@ from nalb.simulation.families import uniform_network
 from nalb.simulation.job import by_flows
 
 TENSORS = [Tensor("model", 1_000_000, "float32")]
-NODES, CAPACITIES = uniform_network(4, 20, 220, 1)
+NODES, CAPACITIES = uniform_network(4, 20, 220, 4)  # where what is learned costs more than chance
 KNOWN = Setting(NODES, TENSORS, CAPACITIES, rounds=3)
 LEARNED = replace(KNOWN, new_estimator=ESTIMATORS["capacity"])
 
@@ -30,7 +30,7 @@ def test_what_is_not_known_yet_is_shared_equally():
     (equal_s,) = times_by_slices(SCHEMES["average"], LEARNED)
     (known_s,) = times_by_slices(SCHEMES["exact"], KNOWN)
     assert first_s == pytest.approx(equal_s)
-    assert known_s < 1.02 * last_s < 1.02 * equal_s
+    assert known_s < last_s < equal_s
 
 
 def test_a_small_window_holds_back_also_what_is_learned():

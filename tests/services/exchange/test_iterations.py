@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from nalb.events import AbortEvent, IterationEvent, LayoutEvent
+from nalb.events import AbortEvent, IterationEvent, LayoutEvent, PlanEvent, ReadyEvent
 from nalb.failures import Cause
 from nalb.planning.nodes import Capacities, Node
 from nalb.planning.precisions import Precisions
@@ -22,12 +22,13 @@ SLOW_BYTES_PER_S = np.array([20e6, 20e6, 3e6])
 class Agents:
     """The ranks, whose exchanges are simulated, and the coordinator."""
 
-    def __init__(self, precision="auto"):
+    def __init__(self, precision="auto", nodes=NAMES):
+        """nodes: by rank."""
         environ = {"NALB_PRECISION": precision, "NALB_SCHEME": "exact", "NALB_ALPHA_BYTES": "16000"}
         settings = for_agents(environ, node="n0", endpoint="tcp://127.0.0.1:1", size=3, role="scheduler")
         self.state, self.now_s = new_coordinator(settings, 0.0, new_routing=None, plane=AGENTS), 0.0
         self.sent = []  # to rank 0
-        for rank, name in enumerate(NAMES):
+        for rank, name in enumerate(nodes):
             self.say(rank, wire.Hello(wire.VERSION, "agent", name, rank, 100 + rank))
         for rank in range(3):
             self.say(rank, m.Register(SPECS, 0, precision))
@@ -90,6 +91,19 @@ def test_a_job_begins_whole_and_lowers_what_binds():
     assert rounded.saved_bytes["n2"] > 0.7 * 2 * 6e6  # of its own gradients, out and in
     assert rounded.worth_s["n2"] == max(rounded.worth_s.values()) > 0
     assert sum(iterations[-1].rejected.values()) == 0  # pushes that are larger than answers are believed
+
+
+def test_windows_reach_workers_by_rank_and_observers_by_node():
+    nodes = ["n2", "n0", "n1"]
+    agents = Agents("float32", nodes)
+    rates = np.array([3e6, 40e6, 12e6])  # by rank
+    for _ in range(4):
+        agents.iterate(rates)
+    by_rank, by_node = agents.last(m.Plan).inflight_bytes, agents.events(PlanEvent)[-1].inflight_bytes
+    assert by_rank[0] < 0.7 * min(by_rank[1:])  # the other two do not show how fast they are
+    assert dict(zip(agents.events(ReadyEvent)[-1].nodes, by_node, strict=True)) == dict(
+        zip(nodes, by_rank, strict=True)
+    )
 
 
 def test_a_rank_that_was_told_another_precision_is_named():
