@@ -4,14 +4,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from nalb.feedback.window import usual_windows
 from nalb.measurement.estimators import Estimator
 from nalb.planning.granularity import FIRST_ALPHA_BYTES
 from nalb.planning.nodes import Capacities, Node, server_indices
 from nalb.planning.slices import Tensor, build_layout
 from nalb.schemes import Scheme
 from nalb.simulation.exchange import WITH_HEADERS, MessageWeight
-from nalb.simulation.job import by_flows, by_planner, by_slices, planner_of
+from nalb.simulation.job import by_flows, by_planner, by_slices, planner_of, windows_of
 
 
 @dataclass(frozen=True)
@@ -56,7 +55,7 @@ def times_by_slices(scheme: Scheme, setting: Setting) -> list[float]:
     else:
         windows: float | list[int] = 0.0 if inflight_bytes is None else inflight_bytes
         if inflight_bytes is None and not scheme.learns_from_times:
-            windows = usual_windows(layout.common_bytes, len(server_indices(nodes)), capacities.up.tolist())
+            windows = windows_of(layout, nodes, capacities)
         done = by_slices(scheme.name, nodes, layout, capacities, rounds, windows, setting.wire, schemes=known)
     return [one.time_s for one in done]
 

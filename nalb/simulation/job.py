@@ -12,6 +12,7 @@ import numpy as np
 from kvstore_patch.keys.plane import PS_LITE
 from nalb.errors import InputError
 from nalb.feedback.routing import Routing
+from nalb.feedback.window import usual_windows
 from nalb.measurement.cores import Work
 from nalb.measurement.estimators import DEFAULT_ESTIMATOR, ESTIMATORS, Estimator
 from nalb.measurement.rules import RULES, Rules
@@ -195,6 +196,11 @@ def by_flows(
             observations[server].append(ServerObservation(float(shares[server]), float(result.served_s[server])))
         times.append(result.time_s)
     return times
+
+
+def windows_of(layout: Layout, nodes: Sequence[Node], capacities: Capacities) -> list[int]:
+    """The window of each node's worker by true capacities, bytes."""
+    return usual_windows(layout.common_bytes, len(server_indices(nodes)), capacities.up.tolist())
 
 
 def find_simulated(scheme: str, schemes: Mapping[str, Scheme] = SCHEMES) -> Scheme:

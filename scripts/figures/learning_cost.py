@@ -10,11 +10,10 @@ import argparse
 import sys
 from statistics import median
 
-from nalb.feedback.window import usual_windows
 from nalb.planning.granularity import FIRST_ALPHA_BYTES
 from nalb.planning.slices import Tensor
 from nalb.simulation.families import draw_network
-from nalb.simulation.job import by_planner, by_slices, planner_of
+from nalb.simulation.job import by_planner, by_slices, planner_of, windows_of
 from nalb.simulation.noise import Noise
 from nalb.workloads import load
 
@@ -29,7 +28,7 @@ def parts(model: str, scheme: str, seed: int) -> list[float]:
     nodes, capacities = network.nodes, network.capacities
     planner = planner_of(nodes, tensors, FIRST_ALPHA_BYTES)
     layout = planner.layout
-    windows = usual_windows(layout.common_bytes, len(nodes), capacities.up.tolist())
+    windows = windows_of(layout, nodes, capacities)
     true = by_slices("exact", nodes, layout, capacities, 3, windows, noise=Noise((seed, 3)))
     true_s = median(one.time_s for one in true)
     noise = Noise((seed, 1))

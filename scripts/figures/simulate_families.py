@@ -27,14 +27,12 @@ from rich.progress import track
 from rich.table import Table
 
 from nalb.errors import InputError, MachineError, NalbError
-from nalb.feedback.window import usual_windows
 from nalb.measurement.rules import RULES, Rules
 from nalb.planning.granularity import FIRST_ALPHA_BYTES
-from nalb.planning.nodes import server_indices
 from nalb.planning.slices import Tensor
 from nalb.process.line_file import LineFile
 from nalb.simulation.families import HIGH_SEED, STAR_FAMILIES, draw_network
-from nalb.simulation.job import by_planner, by_slices, planner_of
+from nalb.simulation.job import by_planner, by_slices, planner_of, windows_of
 from nalb.simulation.noise import Noise
 from nalb.workloads import load
 
@@ -73,7 +71,7 @@ def simulate(family: str, is_noisy: bool, drawn: tuple[int, int], rules: Rules =
     results = run(capacities=network.capacities, rounds=BEFORE, noise=noise[1])
     results += run(capacities=after, rounds=ITERATIONS - BEFORE, noise=noise[2])
     times_s = [result.time_s for result in results]
-    windows = usual_windows(layout.common_bytes, len(server_indices(network.nodes)), after.up.tolist())
+    windows = windows_of(layout, network.nodes, after)
     rounds = NOISY_ROUNDS if is_noisy else 1
     true = by_slices(SCHEME, network.nodes, layout, after, rounds, windows, quotas=quotas, noise=noise[3])
     true_s = median(result.time_s for result in true)

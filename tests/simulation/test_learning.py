@@ -7,11 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nalb.feedback.window import usual_windows
 from nalb.planning.nodes import Capacities, Node
 from nalb.planning.slices import Tensor
 from nalb.simulation.families import draw_network
-from nalb.simulation.job import by_planner, by_slices, planner_of
+from nalb.simulation.job import by_planner, by_slices, planner_of, windows_of
 
 pytestmark = pytest.mark.jobs
 
@@ -27,7 +26,7 @@ def over_truth(family, seed, nodes):
     taught, true = draw_network("heavy", nodes, seed + 1).capacities, draw_network(family, nodes, seed)
     planner = planner_of(true.nodes, TENSORS, ALPHA_BYTES)
     layout = planner.layout
-    windows = usual_windows(layout.common_bytes, nodes, true.capacities.up.tolist())
+    windows = windows_of(layout, true.nodes, true.capacities)
     by_planner("exact", true.nodes, layout, taught, WRONG, planner)
     done = by_planner("exact", true.nodes, layout, true.capacities, LEARNING + COUNTED, planner)
     best = by_slices("exact", true.nodes, layout, true.capacities, 1, windows)[0]

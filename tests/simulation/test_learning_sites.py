@@ -7,11 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nalb.feedback.window import usual_windows
 from nalb.measurement.estimators import ESTIMATORS
 from nalb.planning.nodes import Capacities, Node
 from nalb.planning.slices import Tensor
-from nalb.simulation.job import by_planner, by_slices, planner_of
+from nalb.simulation.job import by_planner, by_slices, planner_of, windows_of
 from nalb.simulation.noise import Noise
 from tests.planning.test_levels import by_sites
 
@@ -38,7 +37,7 @@ def over_truth(network: tuple[list[Node], Capacities], taught: Capacities | None
     nodes, true = network
     planner = planner_of(nodes, TENSORS, ALPHA_BYTES, sites=true.sites)
     layout = planner.layout
-    windows = usual_windows(layout.common_bytes, len(nodes), true.up.tolist())
+    windows = windows_of(layout, nodes, true)
     if taught is not None:
         by_planner("exact", nodes, layout, taught, WRONG, planner)
     done = by_planner("exact", nodes, layout, true, LEARNING + COUNTED, planner, noise=noise)
@@ -67,7 +66,7 @@ def test_a_halved_uplink_is_followed_within_two_iterations() -> None:
     planner = planner_of(nodes, TENSORS, ALPHA_BYTES, sites=after.sites)
     by_planner("exact", nodes, planner.layout, before[1], 10, planner)
     done = by_planner("exact", nodes, planner.layout, after, 5, planner)
-    windows = usual_windows(planner.layout.common_bytes, len(nodes), after.up.tolist())
+    windows = windows_of(planner.layout, nodes, after)
     best = by_slices("exact", nodes, planner.layout, after, 1, windows)[0]
     assert done[0].time_s > 1.2 * best.time_s
     assert max(one.time_s for one in done[2:]) < NEAR * best.time_s
