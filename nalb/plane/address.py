@@ -1,4 +1,4 @@
-"""At which address a job's other nodes reach this one."""
+"""At which address a job's other nodes reach this one. Only IPv4: no socket of nalb's is made for IPv6."""
 
 import ipaddress
 import socket
@@ -38,25 +38,23 @@ def own_address(environ: Mapping[str, str], master: str | None = None, given_by:
 
 def _checked(text: str) -> str:
     try:
-        return str(ipaddress.ip_address(text))
+        return str(ipaddress.IPv4Address(text))
     except ValueError:
-        raise InputError(f"environment variable NALB_ADDRESS={text!r} is no IP address") from None
+        raise InputError(f"environment variable NALB_ADDRESS={text!r} is no IPv4 address") from None
 
 
 def _of_interface(name: str) -> str:
-    kinds = (socket.AF_INET, socket.AF_INET6)
-    all_of = psutil.net_if_addrs().get(name, [])
-    found = sorted((kinds.index(one.family), one.address) for one in all_of if one.family in kinds)
+    found = sorted(one.address for one in psutil.net_if_addrs().get(name, []) if one.family == socket.AF_INET)
     if not found:
         raise InputError(
-            f"environment variable GLOO_SOCKET_IFNAME: this machine has no interface {name} with an address"
+            f"environment variable GLOO_SOCKET_IFNAME: this machine has no interface {name} with an IPv4 address"
         )
-    return found[0][1].partition("%")[0]
+    return found[0]
 
 
 def towards(host: str) -> str:
-    """The local address of the route to `host`; nothing is sent. Raises OSError."""
-    family, kind, protocol, _, target = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
-    with socket.socket(family, kind, protocol) as one:
+    """The local IPv4 address of the route to `host`; nothing is sent. Raises OSError."""
+    *_, target = socket.getaddrinfo(host, 9, socket.AF_INET, socket.SOCK_DGRAM)[0]
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
         one.connect(target)
         return str(one.getsockname()[0])

@@ -96,7 +96,6 @@ class _Ring:
     started_s: float
     left: int = 0  # sums that are under way
     computed_s: float | None = None  # when its last sum was begun
-    calls: int = 0
 
 
 class RingSum:
@@ -169,6 +168,7 @@ class Front:
         self._rings: deque[_Ring] = deque()
         self._batch_sizes: deque[BatchSizes] = deque()  # that nobody has taken
         self._kept_written = 0  # files that the agent has written
+        self._by_gloo = 0  # collectives that are gloo's alone
         # guarded by _in_order
         self._recorder = CycleRecorder()
         self._calls = self._registrations = self._segments = 0
@@ -288,7 +288,8 @@ class Front:
             ring = self._rings[-1]
             ring.left += 1
             if is_last:
-                ring.computed_s, ring.calls = monotonic(), self._calls
+                ring.computed_s = monotonic()
+        self._send(o.RingBegun(self._calls))
 
         def done() -> None:
             with self._news:
@@ -303,7 +304,7 @@ class Front:
             one = self._rings.popleft()
             assert one.computed_s is not None
             with suppress(OSError):  # the next call meets it
-                self._send_now(o.RingDone(one.iteration, one.started_s, one.computed_s, monotonic(), one.calls))
+                self._send_now(o.RingDone(one.iteration, one.started_s, one.computed_s, monotonic()))
             self._news.notify_all()
 
     def _begin_iteration(self) -> None:
@@ -343,10 +344,16 @@ class Front:
         """End the iteration under way with the sums begun so far, and wait for them."""
         with self._news:
             if self._rings and self._rings[-1].computed_s is None:
-                self._rings[-1].computed_s, self._rings[-1].calls = monotonic(), self._calls
+                self._rings[-1].computed_s = monotonic()
             self._tell_rings()
         self._wait(lambda: not self._rings and not self._under_way)
         self._send(o.BreakOff())
+
+    def note_by_gloo(self) -> None:
+        """Tell that the script begins a collective of all ranks that is gloo's alone: it would wait for one that has left."""
+        with self._news:
+            self._by_gloo += 1
+            self._send(o.ByGloo(self._by_gloo))
 
     # ---- shared memory
 
@@ -404,7 +411,8 @@ class Front:
 
     def _take(self, order: o.FromAgent) -> None:
         if isinstance(order, o.Summed):
-            self._take_sum(self._under_way[order.tensor], order)
+            if (one := self._under_way.get(order.tensor)) is not None:  # else an earlier part could not be read
+                self._take_sum(one, order)
             return
         if isinstance(order, o.Ended):
             self._end(JobFailed(order.failure))

@@ -3,7 +3,7 @@
 Register -> Setup      the tensors are cut
 Plan -> Route          for an iteration, or for some; an order that comes earlier waits
 Sum, Ready ... Summed  an iteration by the plane, until all its sums are back
-RingDone               an iteration by the ring
+RingBegun, RingDone    an iteration by the ring
 BreakOff               the iteration under way ends with the tensors that it has
 """
 
@@ -64,7 +64,9 @@ class RankIterations:
             orders.Sum: self._sum,
             orders.Ready: self._ready,
             orders.BreakOff: lambda _: self._break_off(),
+            orders.RingBegun: lambda order: client.note(calls=order.calls),
             orders.RingDone: self._ring_done,
+            orders.ByGloo: lambda order: client.note(by_gloo=order.collectives),
             orders.WriteKept: self._write_kept,
             orders.ReadKept: lambda order: exchange.read_kept(Path(order.path)),
             orders.Leave: lambda _: leave(),
@@ -192,7 +194,6 @@ class RankIterations:
             self._client.note(computed=self._protocol.iteration)
 
     def _ring_done(self, order: orders.RingDone) -> None:
-        self._client.note(calls=order.calls)
         if not self._is_registered:  # it was broken off
             return
         plan, iteration = self._plan, self._protocol.iteration

@@ -164,7 +164,7 @@ class AgentLinks:
             header = server.recv(copy=False) if server.rcvmore else None
             payload = server.recv(copy=False) if header is not None and header.more else None
             peer = self._by_identity.get(identity)
-            last = payload or header
+            last = header if payload is None else payload  # an empty frame is false
             if peer is None or header is None or last is None or last.more or not self._is_from(peer, header):
                 self._refuse(server, last)
                 continue

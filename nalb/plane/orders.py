@@ -16,7 +16,9 @@
     T -> A  Ready(tensor, n)   its first n elements are there
     A -> T  Summed(tensor, n)  its first n elements hold the sum
     T -> A  BreakOff           the iteration under way has no further tensors; what iterations consist of is unknown
+    T -> A  RingBegun          a sum by the ring begins
     T -> A  RingDone(k)        iteration k was summed by the ring
+    T -> A  ByGloo             the script begins a collective of all ranks that is gloo's alone
     T -> A  WriteKept          what rounding took is to be in a file, after the iterations before
     A -> T  KeptWritten        it is there
     T -> A  ReadKept           go on with what that file holds
@@ -150,6 +152,12 @@ class BreakOff(Order, frozen=True):
     """The iteration under way, if any, has no further tensors."""
 
 
+class RingBegun(Order, frozen=True):
+    """A sum by the ring begins."""
+
+    calls: Number  # that the script has made so far, this one included
+
+
 class RingDone(Order, frozen=True):
     """An iteration was summed by the ring; times are of the monotonic clock."""
 
@@ -157,7 +165,12 @@ class RingDone(Order, frozen=True):
     started_s: float
     computed_s: float
     finished_s: float
-    calls: Number
+
+
+class ByGloo(Order, frozen=True):
+    """The script begins a collective of all ranks that is gloo's alone, such as a barrier."""
+
+    collectives: Number  # of that kind so far, this one included
 
 
 class WriteKept(Order, frozen=True):
@@ -198,7 +211,9 @@ FromTraining = (
     | Sum
     | Ready
     | BreakOff
+    | RingBegun
     | RingDone
+    | ByGloo
     | WriteKept
     | ReadKept
     | Leave

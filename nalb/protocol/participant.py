@@ -22,6 +22,7 @@ class Process:
     ready: int = 0  # calls up to the last one whose arrays are computed; MXNet counts direct ones alone
     ready_s: float = 0.0  # when it said so first
     summed: int = 0  # likewise, whose sums are back
+    by_gloo: int = 0  # collectives that nalb leaves to gloo
     round_trip_s: float = 0.0  # to the farthest of the others; 0: not known
     is_bbr: bool = False  # TCP's congestion control is BBR to all that are far
     drops: int = 0  # samples that it lost so far
@@ -31,7 +32,7 @@ class Process:
         """Take in what a report says of the process's state."""
         self.exchanging, self.calls, self.drops = report.exchanging, report.calls, report.drops
         self.round_trip_s, self.is_bbr = report.round_trip_s, report.is_bbr
-        self.summed = report.summed
+        self.summed, self.by_gloo = report.summed, report.by_gloo
         if report.ready != self.ready:
             self.ready, self.ready_s = report.ready, now_s
         if report.computed != self.computed:
@@ -92,8 +93,12 @@ def natural_order(name: str) -> tuple[object, ...]:
 
 def left_behind(process: Process, left: list[Process]) -> Failure | None:
     """Why a process would wait for ever for workers that have left, if so: every call needs all workers."""
-    behind = next((one for one in left if one.calls < process.calls), None)
-    if behind is None:
-        return None
-    detail = f"left after {behind.calls} calls of pushpull and broadcast, {process.name} has made {process.calls}: all workers "
-    return behind.failure(Cause.UNEQUAL, detail + "must make the same number of steps")
+    for behind in left:
+        for theirs, own, what in (
+            (behind.calls, process.calls, "sums and broadcasts by nalb"),
+            (behind.by_gloo, process.by_gloo, "collectives by gloo"),
+        ):
+            if theirs < own:
+                detail = f"left after {theirs} {what}, {process.name} has begun {own}: all workers must "
+                return behind.failure(Cause.UNEQUAL, detail + "make the same number of steps")
+    return None

@@ -35,6 +35,7 @@ HANDED_ON = (
     "all_gather_single_coalesced", "all_to_all_single", "reduce_scatter_single_coalesced",
     "allgather_into_tensor_coalesced", "alltoall_base", "reduce_scatter_tensor_coalesced",
 )  # fmt: skip
+OF_TWO_RANKS = "send", "recv"
 GATHERED = "_allgather_base", "all_gather_single"  # to 2.12, and from then on
 
 _job: TorchJob | None = None  # this process's
@@ -54,14 +55,14 @@ class NalbGroup(dist.ProcessGroup):  # type: ignore[misc]
         self._job = job  # None: all goes to gloo
         self._is_default = not options.global_ranks_in_group
         self._made_of = store, options.group_rank, options.group_size
-        self._gloo = new_gloo(dist.PrefixStore("gloo", store), *self._made_of[1:], options.timeout)
-        _kept.append(self._gloo)
+        self.gloo = new_gloo(dist.PrefixStore("gloo", store), *self._made_of[1:], options.timeout)
+        _kept.append(self.gloo)
         self._inner = dist.ProcessGroup(*self._made_of)
         self._nccl: Any = None  # once it is asked for
         self._sums_cuda, self._knows_cuda = False, not torch.cuda.is_available()
-        self._register("cpu", KIND.GLOO, self._gloo)
+        self._register("cpu", KIND.GLOO, self.gloo)
         if gpus_by_plane and not self._knows_cuda:
-            self._register("cuda", KIND.GLOO, self._gloo)
+            self._register("cuda", KIND.GLOO, self.gloo)
             self._sums_cuda = self._knows_cuda = True
         for group in (self, self._inner):
             group._set_default_backend(KIND.GLOO)
@@ -81,8 +82,13 @@ class NalbGroup(dist.ProcessGroup):  # type: ignore[misc]
             self._nccl = dist.ProcessGroupNCCL(dist.PrefixStore("nccl", store), rank, size)
             self._register("cuda", KIND.NCCL, self._nccl)
         elif "cuda" in told:
-            self._register("cuda", KIND.GLOO, self._gloo)
+            self._register("cuda", KIND.GLOO, self.gloo)
             self._sums_cuda = told["cuda"] == NAME
+
+    def _note_by_gloo(self) -> None:
+        """A collective of all ranks goes to gloo, which would wait for a rank that has left until its timeout."""
+        if (front := self.front) is not None:
+            front.note_by_gloo()
 
     @property
     def front(self) -> Front | None:
@@ -102,6 +108,7 @@ class NalbGroup(dist.ProcessGroup):  # type: ignore[misc]
         if opts.reduceOp == dist.ReduceOp.AVG:
             opts.reduceOp = dist.ReduceOp.SUM
             if not tensor.is_floating_point() and not tensor.is_complex():  # whole numbers are divided after the sum
+                self._note_by_gloo()
                 work = by_gloo()
                 work.wait()
                 for one in tensors:
@@ -110,6 +117,7 @@ class NalbGroup(dist.ProcessGroup):  # type: ignore[misc]
             for one in tensors:
                 one.detach().div_(self.size())
         if self._job is None or len(tensors) > 1 or opts.reduceOp != dist.ReduceOp.SUM or not self._suits(tensor):
+            self._note_by_gloo()
             return by_gloo()
         if (machine := self._job.machine) is not None:
             return in_whole([tensor], lambda whole: machine.add_up(whole[0]))
@@ -123,19 +131,29 @@ class NalbGroup(dist.ProcessGroup):  # type: ignore[misc]
         return tensor.device.type == "cpu" or bool(tensor.is_cuda and self._sums_cuda)
 
     def shutdown(self) -> None:
-        """Leave the job, with the default group."""
+        """Leave the job, with the default group.
+
+        While an exception is handled, as in a `finally`, the end of the script leaves the job: it shows whether the script fails.
+        """
         global _job
         if self._nccl is not None:
             self._nccl.shutdown()
-        if self._is_default and self._job is not None:
+        if self._is_default and self._job is not None and sys.exc_info()[1] is None:
             self._job.leave()
             _job = None
         self._job = None
 
 
+def let_go(gloo: dist.ProcessGroupGloo) -> None:
+    """Let gloo's threads end with the caller's reference, which must be the last one, and not at the end of the process."""
+    _kept.remove(gloo)
+
+
 def _hand_on(name: str) -> None:
     def call(self: NalbGroup, *args: Any, **kwargs: Any) -> dist.Work:
         self._know_cuda()
+        if name not in OF_TWO_RANKS:
+            self._note_by_gloo()
         return getattr(self._inner, name)(*args, **kwargs)
 
     setattr(NalbGroup, name, torch.compiler.disable(call))
@@ -146,6 +164,7 @@ def _gather(name: str) -> None:
 
     def call(self: NalbGroup, output: torch.Tensor, tensor: torch.Tensor, opts: Any) -> dist.Work:
         self._know_cuda()
+        self._note_by_gloo()
         return getattr(self._inner, name)(output.view(-1), tensor.reshape(-1), opts)
 
     setattr(NalbGroup, name, torch.compiler.disable(call))
@@ -191,6 +210,9 @@ def create(options: Any, _backend_options: object) -> NalbGroup:
     rank, size, store = options.group_rank, options.group_size, options.store
     is_default = not options.global_ranks_in_group
     if is_default:
+        if _job is not None:  # its group was destroyed while an exception was handled, and the script has gone on
+            _job.leave()
+            _job = None
         _kept.clear()
         _generation += 1
         if size > 1 and os.environ.get("NALB_SCHEME") != GLOO.name:

@@ -89,9 +89,15 @@ class BatchSizes:
         is_joined = dist.is_available() and dist.is_initialized()
         self.rank: int = dist.get_rank() if is_joined else 0
         self._ranks: int = dist.get_world_size() if is_joined else 1
-        settings = for_agents(os.environ, node=socket.gethostname(), endpoint="", size=self._ranks, role="worker")
+        node = os.environ.get("NALB_NODE") or socket.gethostname()
+        settings = for_agents(os.environ, node=node, endpoint="", size=self._ranks, role="worker")
         total, own = batch_size * (settings.first_workers or self._ranks), batch_size
         if settings.first_workers:  # some are left out after a restart, and the others compute their samples
+            if len(given := set(_gather(batch_size, self._ranks))) > 1:
+                raise InputError(
+                    f"batch_size differs between ranks ({', '.join(map(str, sorted(given)))}), and some are left out after a "
+                    "restart: nobody knows what these had. Give all ranks the same one where --min-nodes is used"
+                )
             own = total // self._ranks + (self.rank < total % self._ranks)
         self._front = None if settings.batching is None else _front(settings)
         if self._front is None:

@@ -38,8 +38,9 @@ class GpuSums:
 
     def add_up(self, tensor: torch.Tensor, way: PlaneSum) -> SumWork:
         """Queue the copies, and return at once."""
-        work, flat, shared = SumWork(tensor), tensor.contiguous().view(-1), torch.from_numpy(way.memory)
-        pinned = self._take(len(flat), flat.dtype)
+        work, flat = SumWork(tensor), tensor.contiguous().view(-1)
+        with torch.inference_mode(False):  # threads write to these, and later sums
+            shared, pinned = torch.from_numpy(way.memory), self._take(len(flat), flat.dtype)
         self._stream.wait_stream(self._cuda.current_stream(self._device))
         events = []
         with self._cuda.stream(self._stream):
@@ -62,12 +63,12 @@ class GpuSums:
         def summed(elements: int) -> None:
             nonlocal copied
             pinned[copied:elements].copy_(shared[copied:elements])
-            with self._cuda.stream(self._stream):
+            with self._cuda.stream(self._stream), torch.inference_mode(tensor.is_inference()):
                 flat[copied:elements].copy_(pinned[copied:elements], non_blocking=True)
             copied = elements
 
         def ended(error: Exception | None) -> None:
-            with self._cuda.stream(self._stream):
+            with self._cuda.stream(self._stream), torch.inference_mode(tensor.is_inference()):
                 if error is None and not tensor.is_contiguous():
                     tensor.copy_(flat.view(tensor.shape))
                 after = self._cuda.Event()

@@ -361,9 +361,11 @@ class Courier:
         """Count a beat of every wait, and raise _EndlessError for a wait that will not end."""
         beats = self._deadline_s / BEAT_S
         with self._arrived:
-            for key, idle in self._wanted.items():
-                self._wanted[key] = idle + 1 if self._peers[key[1]].is_idle else 0
-            wanted = dict(self._wanted)
+            # a piece that is wanted since this turn began may have a source that is no peer yet
+            known = [key for key in self._wanted if key[1] in self._peers]
+            for key in known:
+                self._wanted[key] = self._wanted[key] + 1 if self._peers[key[1]].is_idle else 0
+            wanted = {key: self._wanted[key] for key in known}
         for (piece, source), idle in wanted.items():
             peer, what = self._peers[source], f"waits in vain for {described(piece)}"
             if peer.unheard > UNHEARD * beats:

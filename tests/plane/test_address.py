@@ -10,7 +10,6 @@ from nalb.plane.address import own_address
     ("environ", "address"),
     [
         ({"NALB_ADDRESS": "10.1.2.3", "MASTER_ADDR": "127.0.0.1"}, "10.1.2.3"),
-        ({"NALB_ADDRESS": "fd00::0001"}, "fd00::1"),
         ({"GLOO_SOCKET_IFNAME": "lo", "MASTER_ADDR": "10.0.0.1"}, "127.0.0.1"),
         ({"MASTER_ADDR": "127.0.0.1"}, "127.0.0.1"),
         ({"MASTER_ADDR": "localhost"}, "127.0.0.1"),
@@ -25,7 +24,9 @@ def test_own_address(environ, address):
     ("environ", "word"),
     [
         ({}, "MASTER_ADDR is not set"),
-        ({"NALB_ADDRESS": "node1"}, "no IP address"),
+        ({"NALB_ADDRESS": "node1"}, "no IPv4 address"),
+        ({"NALB_ADDRESS": "fd00::1"}, "no IPv4 address"),
+        ({"MASTER_ADDR": "::1"}, "no route"),
         ({"GLOO_SOCKET_IFNAME": "eth99"}, "no interface eth99"),
         ({"MASTER_ADDR": "no.such.host.invalid"}, "no route"),
     ],

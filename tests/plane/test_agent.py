@@ -340,7 +340,14 @@ def test_malformed_messages_of_strangers(environment):
     with zmq.Context() as context, context.socket(zmq.DEALER) as stranger:
         stranger.setsockopt(zmq.LINGER, 0)
         stranger.connect(listening[0].address)
-        for frames in ([b""], [b"f"], [b"f", b"f"], [b"x"] * 7, [HEADER.pack(0, 0, 0, 0, 0), b"1234", b"more"]):
+        for frames in (
+            [b""],
+            [b"f"],
+            [b"f", b"f"],
+            [b"x", b""],
+            [b"x"] * 7,
+            [HEADER.pack(0, 0, 0, 0, 0), b"1234", b"more"],
+        ):
             stranger.send_multipart(frames)
         for front in fronts:
             front.register([70_000])
@@ -498,7 +505,8 @@ def test_iterations_of_the_ring(environment):
             for number in range(route.first, route.until + 1):
                 began_s = time.monotonic()
                 front.calls += 1
-                front.send(orders.RingDone(number, began_s, began_s, began_s + 1e-6, front.calls))
+                front.send(orders.RingBegun(front.calls))
+                front.send(orders.RingDone(number, began_s, began_s, began_s + 1e-6))
         return by_ring
 
     first, second = on_all(fronts, run)

@@ -181,12 +181,19 @@ def test_an_iteration_of_the_ring_is_told_once_all_its_sums_are_done(job):
     second = job.place(2001).result(LIMIT_S)
     next_one = job.place(3000).result(LIMIT_S)
     assert all(isinstance(one, RingSum) for one in (first, second, next_one))
+    assert [job.agent.hear() for _ in range(3)] == [o.RingBegun(calls) for calls in (5, 6, 7)]
     second.done()
     assert job.agent.has_heard_all()
     first.done()
     told = job.agent.hear()
-    assert (told.iteration, told.calls) == (3, 6)
+    assert told.iteration == 3
     assert told.started_s <= told.computed_s <= told.finished_s
+
+
+def test_collectives_of_gloo_alone_are_counted_and_told(job):
+    job.front.note_by_gloo()
+    job.front.note_by_gloo()
+    assert [job.agent.hear() for _ in range(2)] == [o.ByGloo(1), o.ByGloo(2)]
 
 
 def test_memory_is_let_go_where_the_ring_takes_over(job):
@@ -333,6 +340,7 @@ def test_leaving(ends, failed):
 
 def test_leaving_tells_of_the_last_iteration_of_the_ring_first(job):
     sums = [job.learn(by_ring=True).result(LIMIT_S), job.place(2001).result(LIMIT_S)]
+    assert [job.agent.hear() for _ in sums] == [o.RingBegun(5), o.RingBegun(6)]
     closing = job.thread.submit(job.front.close)
     assert job.agent.has_heard_all()
     for one in sums:

@@ -390,6 +390,23 @@ def test_an_exchange_in_which_nothing_is_under_way_any_more_is_ended():
     assert (verdict.cause, when(verdict)) == (Cause.STUCK, (Phase.EXCHANGE, 0))
 
 
+@pytest.mark.parametrize(
+    ("what", "words"), [("calls", "sums and broadcasts by nalb"), ("by_gloo", "collectives by gloo")]
+)
+def test_who_begins_what_one_that_has_left_never_will_is_told(what, words):
+    driver = Driver()
+    driver.gather()
+    for made in (3, 4):
+        for worker in ("w0", "w1"):
+            driver.say(worker, wire.Report(driver.now_s, -1, [], 0, **{what: min(made, 3) if worker == "w1" else made}))
+    driver.say("w1", wire.Goodbye())
+    assert driver.state.verdict is None
+    driver.say("w0", wire.Report(driver.now_s, -1, [], 0, **{what: 4}))
+    verdict = driver.state.verdict
+    assert (verdict.cause, verdict.node) == (Cause.UNEQUAL, "n1")
+    assert f"left after 3 {words}, worker n0 has begun 4" in verdict.detail
+
+
 def test_a_lost_sum_is_noticed_where_scripts_wait_for_it_within_an_iteration():
     """PyTorch's scripts may need a sum before they begin the next one, so that the iteration's gradients are never complete."""
     driver = Driver()

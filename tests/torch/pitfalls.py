@@ -452,6 +452,18 @@ def works() -> None:
     assert torch.equal(doubled.wait().cpu(), torch.full((5000,), 2.0 * size))
 
 
+def inference_mode() -> None:
+    """As of a metric over all ranks; elsewhere tensors that are made so may not be changed in place."""
+    size, before = dist.get_world_size(), by_plane()
+    with torch.inference_mode():
+        for _ in range(6):
+            for elements in (3000, 700_000):  # one part, several
+                tensor = torch.ones(elements, device=DEVICE)
+                dist.all_reduce(tensor)
+                assert torch.equal(tensor, torch.full_like(tensor, size))
+    require_by_plane(before)
+
+
 def others() -> None:
     """Collectives that are not sums."""
     rank, size = dist.get_rank(), dist.get_world_size()
@@ -489,7 +501,7 @@ SECTIONS = [
     hundred_steps, bucket_rebuild, gradient_as_bucket_view, static_graph, find_unused_parameters, no_sync, uneven_inputs,
     batch_norm, sync_batch_norm, half_gradients, mixed_dtypes, half_hooks, half_sums, infinities, two_models, second_group,
     part_of_the_ranks, device_mesh, replicated_shards, compiled, changed_alike, forked_workers, sums_in_callbacks, plain_sums,
-    works, others,
+    works, inference_mode, others,
 ]  # fmt: skip
 
 if __name__ == "__main__":

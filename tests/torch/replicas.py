@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import AllgatherOptions
 
+from nalb.torch import backend
 from nalb.torch.torchft import ProcessGroupNalb
 
 STEPS = 6  # two that teach, and some by the plane
@@ -42,6 +43,7 @@ with pytest.raises(RuntimeError, match="lost its training process"):
     require_sums(6.0)
 configure(2, 2)
 require_sums(3.0)
+assert len(backend._kept) == 1, "the gloo group of the quorum before is kept"
 ranks = [torch.zeros(1), torch.zeros(1)]
 group.allgather([ranks], [torch.tensor([float(rank)])], AllgatherOptions()).wait()
 assert [one.item() for one in ranks] == [0.0, 1.0]

@@ -87,13 +87,22 @@ def require_named(ended: list[ranks.Rank], *words: str) -> None:
     ("how", "words"),
     [
         ("exception", ["ValueError: the data are gone", "JobFailed"]),
+        ("finally", ["ValueError: the data are gone", "failed: ValueError"]),
         ("exit", ["JobFailed"]),
         ("other sums", ["6000 elements", "all workers must make the same"]),
         ("fewer sums", ["JobFailed"]),
     ],
 )
-def test_a_rank_that_fails_ends_all_and_is_named(how: str, words: list[str]) -> None:
-    require_named(ranks.run("endings.py", how, size=2, within_s=100.0, **BY_PLANE), *words)
+@pytest.mark.parametrize("way", [BY_PLANE, {"BY_RING": "1"}], ids=["plane", "ring"])
+def test_a_rank_that_fails_ends_all_and_is_named(how: str, words: list[str], way: dict[str, str]) -> None:
+    require_named(ranks.run("endings.py", how, size=2, within_s=100.0, **way), *words)
+
+
+@pytest.mark.torch
+def test_a_rank_that_waits_in_gloo_for_one_that_has_left_ends_and_says_so() -> None:
+    waits, left = ranks.run("endings.py", "unequal ends", size=2, within_s=60.0, **BY_PLANE)
+    assert "collectives by gloo" in waits.output
+    assert (waits.code > 0, "killed after" in waits.output + left.output) == (True, False)
 
 
 @pytest.mark.torch

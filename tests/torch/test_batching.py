@@ -35,6 +35,27 @@ def test_gradients_are_those_of_the_union_of_all_batches(tmp_path: Path) -> None
 
 
 @pytest.mark.torch
+def test_a_script_with_batch_sizes_runs_in_a_job_by_sites(monkeypatch: pytest.MonkeyPatch) -> None:
+    from nalb.torch import BatchSizes
+
+    monkeypatch.setenv("NALB_NODE", "n0")
+    monkeypatch.setenv("NALB_SITES", "n0=east")
+    assert len(next(iter(BatchSizes(10, 4)))) == 4
+
+
+@pytest.mark.torch
+def test_unequal_sizes_are_refused_where_ranks_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    from nalb.errors import InputError
+    from nalb.torch import BatchSizes, batching
+
+    monkeypatch.setenv("NALB_FIRST_WORKERS", "3")
+    monkeypatch.setattr(batching, "_gather", lambda own, _: [own, 8])
+    with pytest.raises(InputError, match="Give all ranks the same one"):
+        BatchSizes(10, 24)
+    assert BatchSizes(100, 8).total == 24
+
+
+@pytest.mark.torch
 def test_a_script_with_batch_sizes_runs_on_gloo_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     from nalb.torch import BatchSizes  # other environments have no torch
 
