@@ -179,13 +179,13 @@ class JobOptions:
         None,
         "NALB_INFLIGHT_BYTES",
         Number(0, 1e12, is_whole=True),
-        "how much of a worker's gradients is under way at a time; 0: all; default: M / 8, at least 2 MB of float32",
+        "how much of a worker's gradients is under way at a time, in bytes; 0: all; default: by servers, uplink and delay",
     )
     precision: str | None = _option(
         None,
         "NALB_PRECISION",
         Choice(ASKED),
-        "as what gradients travel on the plane for PyTorch; default: float32; auto: as it pays. What rounding takes stays",
+        "the form in which PyTorch's float32 gradients travel; default: float32; auto: the plan chooses",
     )
     heartbeat_s: float | None = _option(
         None,

@@ -48,7 +48,6 @@ TOO_LONG = {
 }
 ELSEWHERE = {
     "hosts.toml": "needs hosts that answer ssh: tests/launch/test_ssh.py",
-    "--framework torch --local 4": "needs a Python with both frameworks",
     "--schemes exact,gloo,exact-sites": "needs the extra peers beside MXNet: tests/compare/test_ring.py",
     "torchrun": "needs four machines: tests/torch, tests/campaigns/slurm.py",
     "NALB_PRECISION=": "needs four machines, under torchrun",

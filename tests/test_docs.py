@@ -12,6 +12,7 @@ from types import ModuleType
 import pytest
 
 from nalb.events import Event
+from nalb.options import DECLARED
 from nalb.reporting.run_file import median_s
 from tests.test_architecture import ALLOWED
 
@@ -150,6 +151,12 @@ def test_commands_in_the_pages_are_commands(capsys: pytest.CaptureFixture[str]) 
             parser.parse_args(shlex.split(command)[1:])
         except SystemExit:
             pytest.fail(f"{command}: {capsys.readouterr().err.splitlines()[-1]}")
+
+
+def test_the_table_of_environment_variables_is_that_of_the_options() -> None:
+    page = (ROOT / "docs/commands.md").read_text(encoding="utf-8")
+    rows = [f"| `{one.name}` | {one.words} | {one.meaning} |" for one in DECLARED.values()]
+    assert [line for line in page.splitlines() if line.startswith("| `NALB_")] == rows
 
 
 def test_every_reason_for_not_running_a_command_is_of_one() -> None:
