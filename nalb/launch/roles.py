@@ -84,6 +84,7 @@ class Program:
     require: Callable[[], None]  # raises MachineError where this machine lacks what its processes need
     is_joined: Callable[[JobOptions], bool]  # whether every process has to join the coordinator
     joining: str = ""  # what the command must do to join, for people
+    in_plain: str = ""  # what also an encrypted job sends in plain text, for people
 
 
 def mxnet_program(command: Sequence[str]) -> Program:

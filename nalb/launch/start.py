@@ -102,6 +102,8 @@ def launch(request: LaunchRequest, around: Callable[[Path], AbstractContextManag
         with where.venue(request.encryption.is_on, attempt.left_out) as venue:
             job = venue.start(order)
             print_line(f"nalb: started {_counted(job)} on {where.name}; run directory {attempt.run_dir}")
+            if request.encryption.is_on and (what := request.program.in_plain):
+                print_line(f"nalb: encrypted, except {what}")
             for event in job.follow(None if order.options.is_pure else LayoutEvent):
                 if isinstance(event, ReadyEvent):
                     print_line(f"nalb: all have met after {time.monotonic() - begun_s:.1f} s")

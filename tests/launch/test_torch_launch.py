@@ -109,6 +109,7 @@ def test_ranks_on_hosts(cluster: Cluster, launch: Launch, tmp_path: Path) -> Non
     assert job.end(START_LIMIT_S)[0] == 0, job.output
     parameters = {line.partition("parameters ")[2] for line in job.lines if "parameters" in line}
     assert len(parameters) == 1, job.output
+    assert any("encrypted, except what goes by gloo" in line for line in job.lines)
     iterations = [one for one in read_events(job.run_dir) if isinstance(one, IterationEvent)]
     assert len(iterations) == 8 - 2
     assert [one.precision for one in read_events(job.run_dir) if isinstance(one, LayoutEvent)] == ["int8"]
