@@ -52,7 +52,6 @@ def test_unequal_sizes_are_refused_where_ranks_are_left_out(monkeypatch: pytest.
     monkeypatch.setattr(batching, "_gather", lambda own, _: [own, 8])
     with pytest.raises(InputError, match="Give all ranks the same one"):
         BatchSizes(10, 24)
-    assert BatchSizes(100, 8).total == 24
 
 
 @pytest.mark.torch
