@@ -43,7 +43,7 @@ _generation = 0  # how many default groups this process has made: names in the s
 # Gloo's threads end with the last reference to their group. Python's reference lets go of the interpreter's lock meanwhile. Those
 # of DDP's C++ do not, and a thread that waits for the lock, to end a comm hook's callback, would wait for ever. So Python's is the
 # last.
-_kept: list[dist.ProcessGroupGloo] = []
+kept_gloo: list[dist.ProcessGroupGloo] = []
 
 
 class NalbGroup(dist.ProcessGroup):  # type: ignore[misc]
@@ -56,7 +56,7 @@ class NalbGroup(dist.ProcessGroup):  # type: ignore[misc]
         self._is_default = not options.global_ranks_in_group
         self._made_of = store, options.group_rank, options.group_size
         self.gloo = new_gloo(dist.PrefixStore("gloo", store), *self._made_of[1:], options.timeout)
-        _kept.append(self.gloo)
+        kept_gloo.append(self.gloo)
         self._inner = dist.ProcessGroup(*self._made_of)
         self._nccl: Any = None  # once it is asked for
         self._sums_cuda, self._knows_cuda = False, not torch.cuda.is_available()
@@ -146,7 +146,7 @@ class NalbGroup(dist.ProcessGroup):  # type: ignore[misc]
 
 def let_go(gloo: dist.ProcessGroupGloo) -> None:
     """Let gloo's threads end with the caller's reference, which must be the last one, and not at the end of the process."""
-    _kept.remove(gloo)
+    kept_gloo.remove(gloo)
 
 
 def _hand_on(name: str) -> None:
@@ -201,7 +201,7 @@ def _rest() -> None:
     time.
     """
     sleep(REST_S)
-    _kept.clear()
+    kept_gloo.clear()
 
 
 def create(options: Any, _backend_options: object) -> NalbGroup:
@@ -213,7 +213,7 @@ def create(options: Any, _backend_options: object) -> NalbGroup:
         if _job is not None:  # its group was destroyed while an exception was handled, and the script has gone on
             _job.leave()
             _job = None
-        _kept.clear()
+        kept_gloo.clear()
         _generation += 1
         if size > 1 and os.environ.get("NALB_SCHEME") != GLOO.name:
             _job = TorchJob(dist.PrefixStore(f"{NAME}{_generation}", store), rank, size, options.timeout)

@@ -93,7 +93,7 @@ class BatchSizes:
         settings = for_agents(os.environ, node=node, endpoint="", size=self._ranks, role="worker")
         total, own = batch_size * (settings.first_workers or self._ranks), batch_size
         if settings.first_workers:  # some are left out after a restart, and the others compute their samples
-            if len(given := set(_gather(batch_size, self._ranks))) > 1:
+            if len(given := set(gathered(batch_size, self._ranks))) > 1:
                 raise InputError(
                     f"batch_size differs between ranks ({', '.join(map(str, sorted(given)))}), and some are left out after a "
                     "restart: nobody knows what these had. Give all ranks the same one where --min-nodes is used"
@@ -101,7 +101,7 @@ class BatchSizes:
             own = total // self._ranks + (self.rank < total % self._ranks)
         self._front = None if settings.batching is None else _front(settings)
         if self._front is None:
-            self._present = m.BatchSizes(0, FOREVER, _gather(own, self._ranks))
+            self._present = m.BatchSizes(0, FOREVER, gathered(own, self._ranks))
         else:
             points = None
             if profile is not None and settings.batching in SCHEMES and SCHEMES[settings.batching].profiles:
@@ -196,7 +196,7 @@ def _front(settings: Settings) -> Front:
     return job.front
 
 
-def _gather(own: int, ranks: int) -> list[int]:
+def gathered(own: int, ranks: int) -> list[int]:
     """Each rank's number, by rank."""
     sizes = [own] * ranks
     if ranks > 1:

@@ -43,7 +43,7 @@ with pytest.raises(RuntimeError, match="lost its training process"):
     require_sums(6.0)
 configure(2, 2)
 require_sums(3.0)
-assert len(backend._kept) == 1, "the gloo group of the quorum before is kept"
+assert len(backend.kept_gloo) == 1, "the gloo group of the quorum before is kept"
 ranks = [torch.zeros(1), torch.zeros(1)]
 group.allgather([ranks], [torch.tensor([float(rank)])], AllgatherOptions()).wait()
 assert [one.item() for one in ranks] == [0.0, 1.0]

@@ -49,7 +49,7 @@ def test_unequal_sizes_are_refused_where_ranks_are_left_out(monkeypatch: pytest.
     from nalb.torch import BatchSizes, batching
 
     monkeypatch.setenv("NALB_FIRST_WORKERS", "3")
-    monkeypatch.setattr(batching, "_gather", lambda own, _: [own, 8])
+    monkeypatch.setattr(batching, "gathered", lambda own, _: [own, 8])
     with pytest.raises(InputError, match="Give all ranks the same one"):
         BatchSizes(10, 24)
 
