@@ -15,7 +15,7 @@ from nalb.launch.encryption import Encryption
 from nalb.launch.hosts import DEFAULT_ROOT_PORT
 from nalb.launch.roles import Place, ProcessSpec, Program
 from nalb.options import JobOptions, options_in
-from nalb.plane.address import own_address
+from nalb.plane.address import own_address, own_name
 from nalb.settings import STARTUP_S
 from nalb.transport.keys import key_path, load_keys
 
@@ -49,7 +49,7 @@ class OneNode:
         told = {name: environ[name] for name in ("NALB_ADDRESS", "GLOO_SOCKET_IFNAME") if name in environ}
         root_address = _resolved(host, options_in(environ).get("startup_s", STARTUP_S), say)
         own = own_address(told, host, "--root ")
-        place = Place(environ.get("NALB_NODE") or socket.gethostname(), own, is_machine=True)
+        place = Place(own_name(environ), own, is_machine=True)
         return cls(place, rank, nodes, own if rank == 0 else root_address, int(word or DEFAULT_ROOT_PORT))
 
     def check_keys(self, encryption: Encryption) -> None:

@@ -1,4 +1,4 @@
-"""At which address a job's other nodes reach this one. Only IPv4: no socket of nalb's is made for IPv6."""
+"""At which address a job's other nodes reach this one, and its name. Only IPv4: no socket of nalb's is made for IPv6."""
 
 import ipaddress
 import socket
@@ -8,7 +8,12 @@ import psutil
 
 from nalb.errors import InputError
 
-LOOPBACK = ("localhost", "ip6-localhost", "127.", "::1")  # beginnings of hosts that are any machine itself
+LOOPBACK = ("localhost", "127.")  # beginnings of hosts that are any machine itself
+
+
+def own_name(environ: Mapping[str, str]) -> str:
+    """NALB_NODE, or the host's name."""
+    return environ.get("NALB_NODE") or socket.gethostname()
 
 
 def own_address(environ: Mapping[str, str], master: str | None = None, given_by: str = "MASTER_ADDR=") -> str:

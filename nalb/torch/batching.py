@@ -19,7 +19,6 @@ rank must be able to read all of them.
 """
 
 import os
-import socket
 import time
 from collections.abc import Iterator, Sized
 from dataclasses import dataclass
@@ -33,6 +32,7 @@ from nalb.batching.schemes import SCHEMES
 from nalb.batching.stream import Stream
 from nalb.errors import InputError, StoreError
 from nalb.options import BATCH_MOST
+from nalb.plane.address import own_name
 from nalb.plane.front import Front
 from nalb.protocol.wire import FOREVER
 from nalb.services.batching import messages as m
@@ -89,8 +89,7 @@ class BatchSizes:
         is_joined = dist.is_available() and dist.is_initialized()
         self.rank: int = dist.get_rank() if is_joined else 0
         self._ranks: int = dist.get_world_size() if is_joined else 1
-        node = os.environ.get("NALB_NODE") or socket.gethostname()
-        settings = for_agents(os.environ, node=node, endpoint="", size=self._ranks, role="worker")
+        settings = for_agents(os.environ, node=own_name(os.environ), endpoint="", size=self._ranks, role="worker")
         total, own = batch_size * (settings.first_workers or self._ranks), batch_size
         if settings.first_workers:  # some are left out after a restart, and the others compute their samples
             if len(given := set(gathered(batch_size, self._ranks))) > 1:

@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import sys
 import threading
 from collections.abc import Sequence
@@ -16,7 +15,7 @@ import torch.distributed as dist
 from nalb.errors import PeerError, one_line
 from nalb.failures import Cause, Failure, JobFailed, Phase
 from nalb.plane import orders as o
-from nalb.plane.address import own_address
+from nalb.plane.address import own_address, own_name
 from nalb.plane.front import Front
 from nalb.settings import for_agents
 from nalb.torch.machine import Machine, machines_of
@@ -31,7 +30,7 @@ class TorchJob:
 
     def __init__(self, store: dist.Store, rank: int, size: int, timeout: timedelta, ends_script: bool = True):
         """ends_script: whether a script that waits in gloo when the job fails is ended; otherwise gloo's timeout tells it."""
-        own_host = os.environ.get("NALB_NODE") or socket.gethostname(), os.environ.get("LOCAL_WORLD_SIZE", "1") != "1"
+        own_host = own_name(os.environ), os.environ.get("LOCAL_WORLD_SIZE", "1") != "1"
         machines = machines_of([tuple(one) for one in _told_by_all(store, "host", rank, size, own_host)])
         firsts = [ranks[0] for ranks in machines]
         self.is_needed = len(machines) > 1  # else the group of all ranks is gloo's alone
