@@ -15,11 +15,16 @@ EXTRA_OF = {
 PYTHON_OF_MXNET = (3, 11)  # kvstore_patch is made for it
 
 
+def how_to_install(extra: str) -> str:
+    """Say how nalb is installed with an extra: from its folder, since no package registry has it."""
+    return f"pip install -e '.[{extra}]' in nalb's folder"
+
+
 def require(library: str, who: str, otherwise: str = "") -> None:
     """MachineError where the library is not installed. who: what needs it. otherwise: what else the user can do."""
     if importlib.util.find_spec(library) is None:
         extra = EXTRA_OF[library]
-        raise MachineError(f"{who} needs the extra {extra} ({library}): pip install 'nalb[{extra}]'{otherwise}")
+        raise MachineError(f"{who} needs the extra {extra} ({library}): {how_to_install(extra)}{otherwise}")
 
 
 def require_mxnet(who: str, python: tuple[int, int] = sys.version_info[:2]) -> None:
@@ -28,6 +33,6 @@ def require_mxnet(who: str, python: tuple[int, int] = sys.version_info[:2]) -> N
         here, there = (".".join(map(str, version)) for version in (python, PYTHON_OF_MXNET))
         raise MachineError(
             f"{who} needs the extra mxnet, which is for Python {there}, and this is {here}: make an environment with "
-            f"python{there}, and pip install 'nalb[mxnet]' there"
+            f"python{there}, and there {how_to_install('mxnet')}"
         )
     require("mxnet", who)

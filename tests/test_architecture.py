@@ -193,7 +193,6 @@ ALLOWED = {
         "nalb.transport",
         "nalb.process",
         "nalb.checkpoints",
-        "nalb.plane.address",
         "nalb.plane.rendezvous",
         "netem",
         "kvstore_patch.shim",
@@ -229,6 +228,7 @@ ALLOWED = {
         "nalb.schemes",  # the name of the one that is gloo alone
         "nalb.settings",
         "nalb.batching",
+        "nalb.process",
         "nalb.protocol",
         "nalb.services.batching",
         "nalb.plane",
@@ -657,7 +657,7 @@ def test_tests_use_public_names():
         ("self.one._inbox.get()", 1),
         ("from nalb.transport.server import _flush, sample_rows", 1),
         ("monkeypatch.setattr(client, '_wake', wake)", 1),
-        ("monkeypatch.setattr('nalb.plane.address._towards', towards)", 1),
+        ("monkeypatch.setattr('nalb.process.address._towards', towards)", 1),
         ("self._inbox, __version__, one.__dict__, store._barrier(), far._replace(x=1)", 0),
     ],
 )

@@ -13,7 +13,10 @@ def test_what_is_missing_is_named_with_its_extra(library: str, extra: str, monke
     monkeypatch.setitem(sys.modules, library, None)  # as where it is not installed
     with pytest.raises(MachineError) as told:
         require(library, "this", ", or do without")
-    assert str(told.value) == f"this needs the extra {extra} ({library}): pip install 'nalb[{extra}]', or do without"
+    assert (
+        str(told.value)
+        == f"this needs the extra {extra} ({library}): pip install -e '.[{extra}]' in nalb's folder, or do without"
+    )
 
 
 def test_what_is_there_is_not_told() -> None:

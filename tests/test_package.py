@@ -161,8 +161,11 @@ def test_without_mxnet_all_works_but_its_jobs(bare: Path, tmp_path: Path) -> Non
     assert {one["verdict"] for one in told if one["name"] in ("numpy", "shim")} == {"ok"}
 
 
-MXNET_ALONE = "a job needs the extra mxnet (mxnet): pip install 'nalb[mxnet]'"
-EITHER = "{python} has neither mxnet nor torch: pip install 'nalb[mxnet]' or pip install torch, or name another Python"
+MXNET_ALONE = "a job needs the extra mxnet (mxnet): pip install -e '.[mxnet]' in nalb's folder"
+EITHER = (
+    "{python} has neither mxnet nor torch: pip install -e '.[mxnet]' in nalb's folder or pip install torch, "
+    "or name another Python"
+)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from pathlib import Path
 import kvstore_patch.shim as shim
 from nalb.doctor.finding import Finding, Verdict, one_line
 from nalb.errors import MachineError
-from nalb.extras import PYTHON_OF_MXNET
+from nalb.extras import PYTHON_OF_MXNET, how_to_install
 from nalb.process.own_program import own_code_argv, python_path
 
 NUMPY = (1, 23)  # the newest that mxnet 1.9.1 imports with
@@ -86,7 +86,7 @@ def check_numpy(version_of: Callable[[str], str] = importlib.metadata.version) -
 def check_mxnet(run: Ask = ask, environ: Mapping[str, str] = os.environ) -> list[Finding]:
     """Check that the stock wheel can be imported, and can train over several machines."""
     code, out, err = run(own_code_argv(IMPORT_MXNET), child_environment(environ))
-    advice = "pip install 'nalb[mxnet]'; its libraries also need libgomp1, libgl1 and libglib2.0-0 from Debian"
+    advice = f"{how_to_install('mxnet')}; its libraries also need libgomp1, libgl1 and libglib2.0-0 from Debian"
     if code != 0:
         return [Finding("MXNet", "FAIL", f"cannot be imported: {one_line(err)}", advice)]
     version, _, distributed = one_line(out).partition(" ")
@@ -161,6 +161,4 @@ def check_dataset(folder: Path = DATASET) -> list[Finding]:
     if not missing:
         return [Finding("Fashion-MNIST", "ok", str(folder))]
     detail = f"{len(missing)} of {len(DATASET_FILES)} files missing in {folder}: the training example cannot run"
-    return [
-        Finding("Fashion-MNIST", "warn", detail, "apt-get install dataset-fashion-mnist (Debian, section non-free)")
-    ]
+    return [Finding("Fashion-MNIST", "warn", detail, "apt-get install dataset-fashion-mnist (Debian)")]

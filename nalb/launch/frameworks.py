@@ -11,12 +11,13 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from nalb.errors import InputError, MachineError
+from nalb.extras import how_to_install
 from nalb.launch.hosts import Host
 from nalb.launch.ssh import environment_for_ssh, remote_command, ssh_argv
 from nalb.process.own_program import WITHOUT_FOLDER
 
 MXNET, TORCH = FRAMEWORKS = ("mxnet", "torch")
-INSTALL = {MXNET: "pip install 'nalb[mxnet]'", TORCH: "pip install torch"}
+INSTALL = {MXNET: how_to_install("mxnet"), TORCH: "pip install torch"}
 ASK = WITHOUT_FOLDER + f"import importlib.util as u; print(*(name for name in {FRAMEWORKS} if u.find_spec(name)))"
 ANSWER_LIMIT_S = 60.0  # Python starts within a second, from a cold disk within some
 _PYTHON = re.compile(r"python[0-9.]*")

@@ -15,7 +15,7 @@ from nalb.launch.encryption import Encryption
 from nalb.launch.hosts import DEFAULT_ROOT_PORT
 from nalb.launch.roles import Place, ProcessSpec, Program
 from nalb.options import JobOptions, options_in
-from nalb.plane.address import own_address, own_name
+from nalb.process.address import own_address, own_name
 from nalb.settings import STARTUP_S
 from nalb.transport.keys import key_path, load_keys
 

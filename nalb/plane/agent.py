@@ -39,7 +39,7 @@ from nalb.process.last_words import die
 from nalb.process.own_program import own_argv
 from nalb.process.proc import stopped_at
 from nalb.protocol import wire
-from nalb.services.batching.messages import BatchSizes
+from nalb.services.batching.messages import BatchSizes, Computed, JoinBatching
 from nalb.services.exchange import messages as m
 from nalb.settings import Settings, for_agents
 from nalb.transport.client import Client
@@ -97,7 +97,7 @@ class Agent:
         while not self._has_left:
             may_go_on = self._iterations is not None and self._iterations.may_go_on
             for one, _ in self._poller.poll(0 if may_go_on else int(1000 * CHECK_S)):
-                if act := self._act.get(one):  # an earlier one may have ended this one's watch
+                if not self._has_left and (act := self._act.get(one)):  # an earlier one may have ended this one's watch
                     act()
             if self._iterations is not None:
                 self._iterations.go_on()
@@ -172,11 +172,8 @@ class Agent:
 
     def _drain(self) -> tuple[list[wire.SampleRow], int]:
         """On the client's thread: rows for a report."""
-        rows = self._links.rows
-        kept: list[wire.SampleRow] = []
-        while rows and len(kept) < wire.ROWS_MOST:
-            kept.append(wire.SampleRow(*rows.popleft()))
-        return kept, 0
+        rows = self._links.rows  # nobody else takes from them
+        return [wire.SampleRow(*rows.popleft()) for _ in range(min(len(rows), wire.ROWS_MOST))], 0
 
     def _joined(self, client: Client, welcome: wire.Welcome) -> None:
         self._client = client
@@ -207,9 +204,9 @@ class Agent:
                 self._joined(*news)
             elif isinstance(news, wire.Farewell):
                 self._part()
-            elif isinstance(news, BatchSizes):
-                self._training.tell(orders.FromBatching(news))
-            elif self._iterations is not None:  # the coordinator plans nothing before it has heard of tensors
+            elif isinstance(news, BatchSizes | m.CallAgreed):
+                self._training.tell(news)
+            elif self._iterations is not None and not isinstance(news, m.Measure):  # plans say what Measure says
                 self._iterations.hear(news)
 
     def _read_orders(self) -> None:
@@ -229,9 +226,9 @@ class Agent:
                 self._meet(order)
             elif isinstance(order, orders.Leave):
                 self._leave(order)
-            elif isinstance(order, orders.ToBatching):
+            elif isinstance(order, JoinBatching | Computed):
                 if self._client is not None:  # it has heard AllJoined
-                    self._client.send(order.message)
+                    self._client.send(order)
             elif self._iterations is not None:  # it has heard AllJoined
                 self._iterations.take(order)
 

@@ -31,6 +31,8 @@ from nalb.planning.slices import BLOCK, MAX_SLICE_ELEMENTS, wire_dtype
 
 Floats = npt.NDArray[np.float32]
 Bits = npt.NDArray[np.uint32]
+Scales = npt.NDArray[np.uint16]
+Codes = npt.NDArray[np.uint8]
 
 COUNT_BYTES = 4
 MAGNITUDE = 0x7FFFFFFF  # of a float32's bits, all but the sign
@@ -49,6 +51,7 @@ class Codec:
     number: int  # in headers; 0 there is a slice that travels as it is
     has_scales = True
     block = 256  # values that have a scale in common
+    bits = 16  # of a code
 
     def __init__(self) -> None:
         self._frame = np.empty(0, np.uint8)
@@ -114,7 +117,7 @@ class Codec:
             self._exact, self._decoded, self._work = (np.empty(size, np.float32) for _ in range(3))
         return self._exact[:size], self._decoded[:size]
 
-    def _split_own(self, elements: int) -> tuple[memoryview, npt.NDArray[np.uint16], npt.NDArray[np.uint8]]:
+    def _split_own(self, elements: int) -> tuple[memoryview, Scales, Codes]:
         """The frame to write, its scales, and its codes with room for whole blocks."""
         size_bytes, blocks = self.frame_bytes(elements), self._blocks(elements)
         whole_bytes = self.frame_bytes(blocks * self.block)
@@ -128,7 +131,7 @@ class Codec:
             self._frame[start:whole_bytes],
         )
 
-    def _split(self, frame: Any) -> tuple[int, npt.NDArray[np.uint16], npt.NDArray[np.uint8]]:
+    def _split(self, frame: Any) -> tuple[int, Scales, Codes]:
         """Elements, scales, and codes for whole blocks."""
         octets = np.frombuffer(frame, np.uint8)
         elements = int.from_bytes(octets[:COUNT_BYTES].tobytes(), "little") if octets.size >= COUNT_BYTES else -1
@@ -153,25 +156,21 @@ class Codec:
     # ---- what a codec is
 
     def _code_bytes(self, elements: int) -> int:
-        raise NotImplementedError
+        return -(-elements * self.bits // 8)
 
-    def _are_scales(self, scales: npt.NDArray[np.uint16]) -> bool:
+    def _are_scales(self, scales: Scales) -> bool:
         """Whether all are scales; without their marks."""
         raise NotImplementedError
 
-    def _round(
-        self, exact: Floats, top: Bits, scales: npt.NDArray[np.uint16], codes: npt.NDArray[np.uint8], decoded: Floats
-    ) -> None:
+    def _round(self, exact: Floats, top: Bits, scales: Scales, codes: Codes, decoded: Floats) -> None:
         """Write scales and codes of finite values, and what they decode to. top: bits of each block's largest magnitude."""
         raise NotImplementedError
 
-    def _encode_special(
-        self, exact: Floats, magnitudes: Bits, scales: npt.NDArray[np.uint16], codes: npt.NDArray[np.uint8]
-    ) -> None:
+    def _encode_special(self, exact: Floats, magnitudes: Bits, scales: Scales, codes: Codes) -> None:
         """Write scales and codes of any values. magnitudes: bits of each value's."""
         raise NotImplementedError
 
-    def _expand(self, scales: npt.NDArray[np.uint16], codes: npt.NDArray[np.uint8], values: Floats) -> None:
+    def _expand(self, scales: Scales, codes: Codes, values: Floats) -> None:
         """Write what scales and codes decode to."""
         raise NotImplementedError
 
@@ -181,12 +180,7 @@ class BFloat16(Codec):
 
     name, number, has_scales = "bfloat16", 1, False
 
-    def _code_bytes(self, elements: int) -> int:
-        return 2 * elements
-
-    def _round(
-        self, exact: Floats, top: Bits, scales: npt.NDArray[np.uint16], codes: npt.NDArray[np.uint8], decoded: Floats
-    ) -> None:
+    def _round(self, exact: Floats, top: Bits, scales: Scales, codes: Codes, decoded: Floats) -> None:
         del top
         bits = decoded.view(np.uint32)
         np.right_shift(exact.view(np.uint32), np.uint32(16), out=bits)
@@ -198,22 +192,20 @@ class BFloat16(Codec):
         np.left_shift(bits, np.uint32(16), out=bits)
         del scales
 
-    def _encode_special(
-        self, exact: Floats, magnitudes: Bits, scales: npt.NDArray[np.uint16], codes: npt.NDArray[np.uint8]
-    ) -> None:
+    def _encode_special(self, exact: Floats, magnitudes: Bits, scales: Scales, codes: Codes) -> None:
         is_nan = magnitudes > INFINITE
         finite = np.where(is_nan, np.float32(0), exact)
         self._round(finite, magnitudes, scales, codes, np.empty_like(finite))
         codes.view("<u2")[is_nan] = 0x7FC0
 
-    def _expand(self, scales: npt.NDArray[np.uint16], codes: npt.NDArray[np.uint8], values: Floats) -> None:
+    def _expand(self, scales: Scales, codes: Codes, values: Floats) -> None:
         del scales
         bits = values.view(np.uint32)
         np.copyto(bits, codes.view("<u2"))
         np.left_shift(bits, np.uint32(16), out=bits)
 
 
-def _floats(scales: npt.NDArray[np.uint16]) -> Floats:
+def _floats(scales: Scales) -> Floats:
     """Scales as float32, one row each; without their marks."""
     bits = (scales & ~np.uint16(MARK)).astype(np.uint32) << np.uint32(16)
     return bits.view(np.float32)[:, np.newaxis]
@@ -234,12 +226,7 @@ class Half(Codec):
     # Rounding by one addition: a value of 2^e is added to 2^(e + 15) times 1.0, whose last bit is a half's (XNNPACK, fp16.h).
     UP, BACK = np.float32(2.0**112), np.float32(2.0**-110)
 
-    def _code_bytes(self, elements: int) -> int:
-        return 2 * elements
-
-    def _round(
-        self, exact: Floats, top: Bits, scales: npt.NDArray[np.uint16], codes: npt.NDArray[np.uint8], decoded: Floats
-    ) -> None:
+    def _round(self, exact: Floats, top: Bits, scales: Scales, codes: Codes, decoded: Floats) -> None:
         del top, scales
         own, bits, work = exact.view(np.uint32), decoded.view(np.uint32), self._work.view(np.uint32)[: exact.size]
         np.bitwise_and(own, np.uint32(INFINITE), out=work)
@@ -258,14 +245,12 @@ class Half(Codec):
         np.bitwise_or(bits, work, out=bits)
         np.copyto(codes.view("<u2"), bits, casting="unsafe")
 
-    def _encode_special(
-        self, exact: Floats, magnitudes: Bits, scales: npt.NDArray[np.uint16], codes: npt.NDArray[np.uint8]
-    ) -> None:
+    def _encode_special(self, exact: Floats, magnitudes: Bits, scales: Scales, codes: Codes) -> None:
         is_nan = magnitudes > INFINITE
         self._round(exact, magnitudes, scales, codes, np.empty_like(exact))
         codes.view("<u2")[is_nan] = 0x7E00
 
-    def _expand(self, scales: npt.NDArray[np.uint16], codes: npt.NDArray[np.uint8], values: Floats) -> None:
+    def _expand(self, scales: Scales, codes: Codes, values: Floats) -> None:
         del scales
         halfs = codes.view("<u2")
         _widen(halfs, values)
@@ -283,16 +268,11 @@ class ScaledFloat16(Codec):
     DOWN, UP = np.float32(2.0**-98), np.float32(2.0**98)
     EXPONENT_MOST = 253  # of a scale: the inverse of a larger one is no normal number
 
-    def _code_bytes(self, elements: int) -> int:
-        return 2 * elements
-
-    def _are_scales(self, scales: npt.NDArray[np.uint16]) -> bool:
+    def _are_scales(self, scales: Scales) -> bool:
         exponent = scales >> 7
         return not (scales & 0x7F).any() and bool(exponent.min() >= 1 and exponent.max() <= self.EXPONENT_MOST)
 
-    def _round(
-        self, exact: Floats, top: Bits, scales: npt.NDArray[np.uint16], codes: npt.NDArray[np.uint8], decoded: Floats
-    ) -> None:
+    def _round(self, exact: Floats, top: Bits, scales: Scales, codes: Codes, decoded: Floats) -> None:
         exponent = np.clip(top >> np.uint32(23), 1, self.EXPONENT_MOST).astype(np.uint32)
         np.copyto(scales, exponent << np.uint32(7), casting="unsafe")
         inverse = ((np.uint32(254) - exponent) << np.uint32(23)).view(np.float32)[:, np.newaxis]
@@ -309,9 +289,7 @@ class ScaledFloat16(Codec):
         np.left_shift(bits, np.uint32(13), out=bits)
         self._scale(rows, scales)
 
-    def _encode_special(
-        self, exact: Floats, magnitudes: Bits, scales: npt.NDArray[np.uint16], codes: npt.NDArray[np.uint8]
-    ) -> None:
+    def _encode_special(self, exact: Floats, magnitudes: Bits, scales: Scales, codes: Codes) -> None:
         is_special = magnitudes >= INFINITE
         finite = np.where(is_special, np.float32(0), exact)
         top = self._largest(np.where(is_special, np.uint32(0), magnitudes))
@@ -321,7 +299,7 @@ class ScaledFloat16(Codec):
         halfs[is_nan] = 0x7E00
         scales[((halfs & 0x7C00) == 0x7C00).reshape(-1, self.block).any(axis=1)] |= MARK
 
-    def _expand(self, scales: npt.NDArray[np.uint16], codes: npt.NDArray[np.uint8], values: Floats) -> None:
+    def _expand(self, scales: Scales, codes: Codes, values: Floats) -> None:
         halfs, rows = codes.view("<u2"), values.reshape(-1, self.block)
         _widen(halfs, values)
         self._scale(rows, scales)
@@ -330,7 +308,7 @@ class ScaledFloat16(Codec):
             is_special = (some & 0x7C00) == 0x7C00
             rows[marked] = np.where(is_special, some.view("<f2").astype(np.float32), rows[marked])
 
-    def _scale(self, rows: Floats, scales: npt.NDArray[np.uint16]) -> None:
+    def _scale(self, rows: Floats, scales: Scales) -> None:
         np.multiply(rows, self.UP, out=rows)
         np.multiply(rows, _floats(scales), out=rows)
 
@@ -339,21 +317,19 @@ class ScaledInt8(Codec):
     """An integer of 8 bits per value, and a scale per block."""
 
     name, number, block = "int8", 3, BLOCK["int8"]
+    bits = 8
     MOST = 127  # a code's magnitude
 
-    def _code_bytes(self, elements: int) -> int:
-        return elements
-
-    def _are_scales(self, scales: npt.NDArray[np.uint16]) -> bool:
+    def _are_scales(self, scales: Scales) -> bool:
         return bool(scales.min() >= LOW_SCALE_BITS and scales.max() < INFINITE >> 16)
 
-    def _pack(self, whole: npt.NDArray[np.int8], codes: npt.NDArray[np.uint8]) -> None:
+    def _pack(self, whole: npt.NDArray[np.int8], codes: Codes) -> None:
         codes[:] = whole.view(np.uint8)
 
-    def _unpack(self, codes: npt.NDArray[np.uint8]) -> npt.NDArray[np.int8]:
+    def _unpack(self, codes: Codes) -> npt.NDArray[np.int8]:
         return codes.view(np.int8)
 
-    def _whole(self, exact: Floats, top: Bits, most: int, scales: npt.NDArray[np.uint16], work: Floats) -> Floats:
+    def _whole(self, exact: Floats, top: Bits, most: int, scales: Scales, work: Floats) -> Floats:
         """Write scales with `most` codes on either side; returns integers as floats, in `work`."""
         steps = top.view(np.float32) * np.float32(1 / most)
         np.copyto(scales, (steps.view(np.uint32) + np.uint32(0xFFFF)) >> np.uint32(16), casting="unsafe")
@@ -361,17 +337,13 @@ class ScaledInt8(Codec):
         np.multiply(exact.reshape(-1, self.block), 1 / _floats(scales), out=work.reshape(-1, self.block))
         return np.rint(work, out=work)
 
-    def _round(
-        self, exact: Floats, top: Bits, scales: npt.NDArray[np.uint16], codes: npt.NDArray[np.uint8], decoded: Floats
-    ) -> None:
+    def _round(self, exact: Floats, top: Bits, scales: Scales, codes: Codes, decoded: Floats) -> None:
         whole = self._whole(exact, top, self.MOST, scales, decoded)
         self._pack(whole.astype(np.int8), codes)
         rows = decoded.reshape(-1, self.block)
         np.multiply(rows, _floats(scales), out=rows)
 
-    def _encode_special(
-        self, exact: Floats, magnitudes: Bits, scales: npt.NDArray[np.uint16], codes: npt.NDArray[np.uint8]
-    ) -> None:
+    def _encode_special(self, exact: Floats, magnitudes: Bits, scales: Scales, codes: Codes) -> None:
         is_special = magnitudes >= INFINITE
         finite = np.where(is_special, np.float32(0), exact)
         top = self._largest(np.where(is_special, np.uint32(0), magnitudes))
@@ -385,7 +357,7 @@ class ScaledInt8(Codec):
         whole[magnitudes > INFINITE] = -self.MOST - 1
         self._pack(whole, codes)
 
-    def _expand(self, scales: npt.NDArray[np.uint16], codes: npt.NDArray[np.uint8], values: Floats) -> None:
+    def _expand(self, scales: Scales, codes: Codes, values: Floats) -> None:
         whole, rows = self._unpack(codes).reshape(-1, self.block), values.reshape(-1, self.block)
         np.multiply(whole, _floats(scales), out=rows)
         if (marked := np.flatnonzero(scales & MARK)).size:
@@ -398,10 +370,8 @@ class ScaledInt4(ScaledInt8):
     """An integer of 4 bits per value, and a scale per block."""
 
     name, number, block = "int4", 4, BLOCK["int4"]
+    bits = 4
     MOST = 7
-
-    def _code_bytes(self, elements: int) -> int:
-        return -(-elements // 2)
 
     def _largest(self, magnitudes: Bits) -> Bits:
         some = magnitudes.view(np.int32)
@@ -409,15 +379,14 @@ class ScaledInt4(ScaledInt8):
             some = np.maximum(some[::2], some[1::2])
         return some.view(np.uint32)
 
-    def _pack(self, whole: npt.NDArray[np.int8], codes: npt.NDArray[np.uint8]) -> None:
+    def _pack(self, whole: npt.NDArray[np.int8], codes: Codes) -> None:
         pairs = whole.view("<u2")
         np.copyto(codes, (pairs & np.uint16(0x000F)) | ((pairs >> np.uint16(4)) & np.uint16(0x00F0)), casting="unsafe")
 
-    def _unpack(self, codes: npt.NDArray[np.uint8]) -> npt.NDArray[np.int8]:
+    def _unpack(self, codes: Codes) -> npt.NDArray[np.int8]:
         pairs = codes.astype("<u2")
-        np.bitwise_or(
-            pairs << np.uint16(4), pairs << np.uint16(8), out=pairs
-        )  # each code in the upper half of its byte
+        # Each code comes into the upper half of its byte.
+        np.bitwise_or(pairs << np.uint16(4), pairs << np.uint16(8), out=pairs)
         whole = (pairs & np.uint16(0xF0F0)).view(np.int8)
         return np.right_shift(whole, 4, out=whole)
 

@@ -28,7 +28,6 @@ import zmq
 from nalb.errors import PeerError
 from nalb.plane.codecs import Codec, codec_of
 from nalb.plane.links import AgentLinks, SliceHeader
-from nalb.plane.memory import SharedTensor
 from nalb.plane.pushing import Cut, SliceProgress
 from nalb.plane.residuals import Residuals
 from nalb.plane.sums import SumsUnderWay
@@ -79,7 +78,7 @@ class _UnderWay:
     progress: SliceProgress
     pushes_in: str  # this rank's precision; all answers have the cut's
     rounds: bool = False  # whether rounding may take something that is kept
-    tensors: list[SharedTensor] = field(default_factory=list)
+    tensors: list[Values] = field(default_factory=list)
     signs: npt.NDArray[np.float64] | None = None  # where sums are verified
     sent: list[m.SliceSum] = field(default_factory=list)  # likewise, by slice
     received: list[m.SliceSum] = field(default_factory=list)
@@ -92,7 +91,7 @@ class AgentExchange:
         """tell: called with a tensor and how many of its elements hold their sums."""
         self._links, self._ranks, self._tell, self._verify = links, ranks, tell, verify
         self._forms: dict[tuple[str, str], _Form] = {}  # by precision and dtype
-        self._residuals: Residuals | None = None  # None: nothing was rounded since all was added
+        self.residuals: Residuals | None = None  # None: rounding has taken nothing that is still to be added
         self._site_of_rank = {rank: site for site, members in enumerate(ranks.sites) for rank in members}
         self._own_site = self._site_of_rank[ranks.rank]
         self._members = list(ranks.sites[self._own_site])
@@ -107,10 +106,10 @@ class AgentExchange:
         now = self._now = _UnderWay(number, plan, cut, SliceProgress(cut, plan.window_of(self._ranks.rank)), pushes_in)
         dtypes, precisions = set(cut.script_dtype), {pushes_in, cut.precision}
         now.rounds = any(self._form(one, dtype).keeps for one in precisions for dtype in dtypes)
-        if self._residuals is None and now.rounds:
-            self._residuals = Residuals()
-        if self._residuals is not None:
-            self._residuals.fit(cut)
+        if self.residuals is None and now.rounds:
+            self.residuals = Residuals()
+        if self.residuals is not None:
+            self.residuals.fit(cut)
         if self._verify:
             lengths = (stop - start for start, stop in zip(cut.start, cut.stop, strict=True))
             now.signs = signs(number, max(lengths))
@@ -126,27 +125,22 @@ class AgentExchange:
             self.drop_kept()  # all of it is in this iteration's sums
         return m.Sums(now.number, now.sent, now.received) if self._verify else None
 
-    @property
-    def has_kept(self) -> bool:
-        """Whether rounding may have taken something that is still to be added."""
-        return self._residuals is not None
-
     def drop_kept(self) -> None:
         """Forget what rounding took."""
-        self._residuals = None
+        self.residuals = None
 
     def write_kept(self, path: Path) -> None:
         """Write what rounding took to a file, between iterations; no file where nothing was rounded. Raises MachineError."""
-        if self._residuals is None:
+        if self.residuals is None:
             path.unlink(missing_ok=True)  # of an earlier run
         else:
-            self._residuals.write(path)
+            self.residuals.write(path)
 
     def read_kept(self, path: Path) -> None:
         """Go on with what a file holds of another run's."""
-        self._residuals = Residuals.read(path)
+        self.residuals = Residuals.read(path)
 
-    def add_tensor(self, tensor: SharedTensor) -> None:
+    def add_tensor(self, tensor: Values) -> None:
         """The next tensor of the iteration lies there."""
         self._iteration.tensors.append(tensor)
 
@@ -188,32 +182,27 @@ class AgentExchange:
         else:
             self._add_between(rank, header.iteration, header.slice_index, values)
 
-    def room(self, rank: int, header: SliceHeader) -> tuple[Values, memoryview]:
+    def room(self, rank: int, header: SliceHeader) -> Values:
         """Where the answer belongs. Raises PeerError where nothing was asked of that rank."""
         now = self._now
         if now is None or header.iteration != now.number or header.slice_index >= len(now.cut.tensor):
             raise PeerError(
                 f"answered slice {header.slice_index} of iteration {header.iteration}, which is not under way"
             )
-        leader, owner = (
-            self._leader(now.plan, self._own_site, header.slice_index),
-            now.plan.server_of_slice[header.slice_index],
-        )
+        leader = self._leader(now.plan, self._own_site, header.slice_index)
+        owner = now.plan.server_of_slice[header.slice_index]
         if rank != (owner if leader == self._ranks.rank else leader):
             raise PeerError(f"answered slice {header.slice_index}, which was not pushed to it")
         number = now.cut.tensor[header.slice_index]
         if number >= len(now.tensors):
             raise PeerError(f"answered slice {header.slice_index}, which was not pushed yet")
         tensor = now.tensors[number]
-        if header.dtype != tensor.values.dtype.name:
-            raise PeerError(f"answered slice {header.slice_index} of {tensor.values.dtype.name} in {header.dtype}")
-        item_bytes = tensor.item_bytes
-        start, stop = now.cut.start[header.slice_index], now.cut.stop[header.slice_index]
-        return tensor.values[start:stop], tensor.octets[item_bytes * start : item_bytes * stop]
+        if header.dtype != tensor.dtype.name:
+            raise PeerError(f"answered slice {header.slice_index} of {tensor.dtype.name} in {header.dtype}")
+        return self._slice(now, header.slice_index)
 
-    def answered(self, rank: int, header: SliceHeader, frame: zmq.Frame | None) -> None:
+    def answered(self, header: SliceHeader, frame: zmq.Frame | None) -> None:
         """A slice's sum is in its place."""
-        del rank
         now, index = self._iteration, header.slice_index
         now.progress.under_way_bytes -= now.cut.size_bytes[index]
         if self._others_here and self._leader(now.plan, self._own_site, index) == self._ranks.rank:
@@ -276,7 +265,7 @@ class AgentExchange:
     def _residual(self, now: _UnderWay, index: int) -> Values | None:
         """What this rank keeps of a slice; None where nothing of it is rounded."""
         is_float32 = now.cut.dtype[now.cut.tensor[index]] == "float32"
-        return self._residuals.of(now.cut, index) if self._residuals is not None and is_float32 else None
+        return self.residuals.of(now.cut, index) if self.residuals is not None and is_float32 else None
 
     def _form(self, precision: str, dtype: str) -> _Form:
         if (precision, dtype) not in self._forms:
@@ -309,7 +298,7 @@ class AgentExchange:
         return ranks[0] if len(ranks) == 1 else plan.leaders[site].server_of_slice[index]
 
     def _slice(self, now: _UnderWay, index: int) -> Values:
-        return now.tensors[now.cut.tensor[index]].values[now.cut.start[index] : now.cut.stop[index]]
+        return now.tensors[now.cut.tensor[index]][now.cut.start[index] : now.cut.stop[index]]
 
     @property
     def _iteration(self) -> _UnderWay:

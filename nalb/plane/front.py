@@ -37,7 +37,7 @@ import numpy.typing as npt
 import psutil
 
 from nalb.errors import PeerError, one_line
-from nalb.failures import Cause, Failure, JobFailed
+from nalb.failures import Cause, Failure, JobFailed, carried
 from nalb.plane import orders as o
 from nalb.plane.cycle import CycleRecorder
 from nalb.planning.slices import sum_dtype
@@ -45,7 +45,7 @@ from nalb.process.last_words import die, tell_launcher
 from nalb.process.own_program import own_argv, python_path
 from nalb.services.batching.messages import BatchSizes, Computed, JoinBatching
 from nalb.services.exchange.calls import announcement
-from nalb.services.exchange.messages import TensorSpec
+from nalb.services.exchange.messages import CallAgreed, Finish, TensorSpec
 from nalb.services.exchange.recorder import Group, PlaceInIteration
 
 GRACE_S = 3.0  # the deadline less the silence that it allows is 4 s by default
@@ -145,16 +145,15 @@ class Front:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         environment = ONE_THREAD | os.environ | {"PYTHONPATH": python_path(os.environ.get("PYTHONPATH", ""))}
         with theirs:
-            self._agent = subprocess.Popen(
+            self.agent = subprocess.Popen(
                 own_argv("nalb.plane.agent", str(theirs.fileno())),
                 pass_fds=(theirs.fileno(),),
                 stdin=subprocess.DEVNULL,
                 env=environment,
             )
         self.by_plane = 0  # sums that went by the plane
-        self.ends_script = (
-            True  # that does not hear of an error within GRACE_S, or waits for so long where none is heard
-        )
+        # Whether a script is ended that does not hear of an error within GRACE_S, or waits for so long where none is heard.
+        self.ends_script = True
         self.waits_elsewhere: Callable[[], bool] = lambda: False  # whether it waits for other ranks just then, not here
         self.waited_s = 0.0  # in `place`
         self._in_order = threading.RLock()  # one call at a time: the order of calls is alike on all ranks
@@ -182,8 +181,8 @@ class Front:
         try:
             self.listening = self._hear_first(startup_s)
         except BaseException:
-            self._agent.kill()
-            self._agent.wait()
+            self.agent.kill()
+            self.agent.wait()
             self._socket.close()
             raise
         self._reader.start()
@@ -210,16 +209,11 @@ class Front:
         self._send(o.Peers(addresses, coordinator))
         self._wait(lambda: self._has_joined)
 
-    @property
-    def agent_pid(self) -> int:
-        """Of the agent's process."""
-        return self._agent.pid
-
     # ---- batch sizes
 
     def tell_batching(self, message: JoinBatching | Computed) -> None:
         """Hand a message on to whoever chooses batch sizes. Raises JobFailed."""
-        self._send(o.ToBatching(message))
+        self._send(message)
 
     def next_batch_sizes(self) -> BatchSizes:
         """Wait for the next batch sizes. Raises JobFailed."""
@@ -256,7 +250,7 @@ class Front:
             if place.breaks_off:
                 self._break_off()
             if place.number < 0:
-                self._send(o.Announce(announcement(number, "sum", ((number, elements, dtype),))))
+                self._send(announcement(number, "sum", ((number, elements, dtype),)))
                 self._wait(lambda: self._agreed >= number)
                 return None
             if place.learned:
@@ -391,11 +385,11 @@ class Front:
         while not self._poller.poll(1000 * CHECK_S):
             if monotonic() > end_s:
                 raise TimeoutError
-            is_stopped = psutil.Process(self._agent.pid).status() == psutil.STATUS_STOPPED
+            is_stopped = psutil.Process(self.agent.pid).status() == psutil.STATUS_STOPPED
             stopped_s = stopped_s + CHECK_S if is_stopped else 0.0
             if stopped_s >= self._silence_s:
                 self._end(self._lost(f"has been stopped by a signal for {stopped_s:g} s"))
-                self._agent.kill()
+                self.agent.kill()
         return self._receive()
 
     def _end_script(self) -> None:
@@ -420,13 +414,13 @@ class Front:
         with self._news:
             if isinstance(order, o.AllJoined):
                 self._has_joined = True
-            elif isinstance(order, o.Agreed):
+            elif isinstance(order, CallAgreed):
                 self._agreed = order.number
-            elif isinstance(order, o.FromBatching):
-                self._batch_sizes.append(order.message)
+            elif isinstance(order, BatchSizes):
+                self._batch_sizes.append(order)
             elif isinstance(order, o.KeptWritten):
                 self._kept_written += 1
-            elif isinstance(order, o.ReplayOver):
+            elif isinstance(order, Finish):
                 self._is_finished = True
             elif isinstance(order, o.Route) and order.registration == self._registrations - 1:
                 self._routes.append(order)
@@ -458,7 +452,7 @@ class Front:
 
     def _end_of_agent(self) -> str:
         with suppress(subprocess.TimeoutExpired):
-            code = self._agent.wait(1.0)
+            code = self.agent.wait(1.0)
             return f"was killed by signal {-code}" if code < 0 else f"ended with {code}"
         return "has closed its socket"
 
@@ -513,7 +507,7 @@ class Front:
         node = self._start.node
         failure = Failure(cause=Cause.SCRIPT, detail=failed, role="worker", node=node) if failed else None
         with suppress(OSError):
-            self._send_now(o.Leave(failure))
+            self._send_now(o.Leave(failure and carried(failure)))
         self._reader.join()
-        self._agent.wait()
+        self.agent.wait()
         self._socket.close()

@@ -59,7 +59,7 @@ class RankIterations:
         self._started_s = self._computed_s = self._last_end_s = 0.0
         self._cpu_before_s = 0.0
         self._take: dict[type, Callable[[Any], None]] = {
-            orders.Announce: self._announce,
+            m.Called: self._announce,
             orders.TensorList: self._register,
             orders.Sum: self._sum,
             orders.Ready: self._ready,
@@ -78,13 +78,10 @@ class RankIterations:
         return None if self._progress is None else self._protocol.iteration
 
     def hear(self, message: wire.Message) -> None:
-        """Take in what the coordinator says."""
-        if isinstance(message, m.CallAgreed):
-            self._tell(orders.Agreed(message.number))
-        elif not isinstance(message, m.Measure):  # its own plan says the same
-            self._inbox.append(message)
-            if self._plan is not None:
-                self._tell_routes(self._plan)
+        """Take in what the coordinator says of iterations."""
+        self._inbox.append(message)
+        if self._plan is not None:
+            self._tell_routes(self._plan)
 
     def take(self, order: FromTraining) -> None:
         """Take in an order; it is carried out by `go_on`, in order."""
@@ -140,9 +137,9 @@ class RankIterations:
         self._exchange.write_kept(Path(order.path))
         self._tell(orders.KeptWritten())
 
-    def _announce(self, order: orders.Announce) -> None:
-        self._client.send(order.call)
-        self._client.note(calls=order.call.number + 1)
+    def _announce(self, call: m.Called) -> None:
+        self._client.send(call)
+        self._client.note(calls=call.number + 1)
 
     def _register(self, order: orders.TensorList) -> None:
         self._tensors = [*([] if self._are_whole else self._tensors), *order.tensors]
@@ -152,6 +149,7 @@ class RankIterations:
             m.require_fit(registration)
             self._client.send(registration)
             self._is_registered, self._cut = True, None
+            self._last_end_s = 0.0  # what came between is no part of an iteration
 
     def _sum(self, order: orders.Sum) -> None:
         if self._cut is None or self._plan is None or self._plan.routes_itself:
@@ -215,7 +213,7 @@ class RankIterations:
                 self._plan = message
                 self._tell_routes(message)
             elif message is not None:  # Finish
-                self._tell(orders.ReplayOver())
+                self._tell(m.Finish())
                 self._is_registered = False
             else:
                 return

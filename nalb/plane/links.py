@@ -50,11 +50,11 @@ class Receiver(Protocol):
     def pushed(self, rank: int, header: SliceHeader, values: Values) -> None:
         """A slice that `rank` has pushed."""
 
-    def room(self, rank: int, header: SliceHeader) -> tuple[Values, memoryview]:
-        """Where the answer of `rank` belongs, in its whole length: as values, and as bytes."""
+    def room(self, rank: int, header: SliceHeader) -> Values:
+        """Where the answer of `rank` belongs, in its whole length."""
         ...
 
-    def answered(self, rank: int, header: SliceHeader, frame: zmq.Frame | None) -> None:
+    def answered(self, header: SliceHeader, frame: zmq.Frame | None) -> None:
         """The answer is there. frame: as it came, where a codec made it."""
 
 
@@ -87,9 +87,7 @@ class AgentLinks:
         self.server = self._context.socket(zmq.ROUTER)
         self._common(self.server)
         self.server.setsockopt(zmq.MAXMSGSIZE, MESSAGE_MOST)
-        self.server.setsockopt(
-            zmq.ROUTER_HANDOVER, 1
-        )  # an agent that connects anew takes the place of its dead connection
+        self.server.setsockopt(zmq.ROUTER_HANDOVER, 1)  # an agent that connects anew takes its dead connection's place
         if keys is not None:
             self._stack.enter_context(door_kept(self._context, keys))
             secure_server(self.server, keys)
@@ -181,13 +179,8 @@ class AgentLinks:
             return
         head = _header(header.bytes)
         if peer.push_forecast_ns:
-            row = (
-                wire.peer_number(peer.rank, is_worker=True),
-                len(payload),
-                peer.push_forecast_ns,
-                time.monotonic_ns(),
-            )
-            self.rows.append(row)
+            number = wire.peer_number(peer.rank, is_worker=True)
+            self.rows.append((number, len(payload), peer.push_forecast_ns, time.monotonic_ns()))
             peer.push_forecast_ns = 0
         receiver.pushed(peer.rank, head, self._values(head, payload))
 
@@ -230,21 +223,21 @@ class AgentLinks:
                 peer.answer_forecast_ns = time.monotonic_ns()
                 return
             head = _header(header)
-            values, room = receiver.room(rank, head)
+            values = receiver.room(rank, head)
             frame = None
             if head.codec:
                 frame = socket.recv(copy=False) if socket.rcvmore else zmq.Frame()
                 size_bytes, arrived_ns = len(frame), time.monotonic_ns()
                 self._codec(head).decode_into(frame.buffer, values)
             else:
-                size_bytes = socket.recv_into(room) if socket.rcvmore else 0
+                size_bytes = socket.recv_into(values.data) if socket.rcvmore else 0
                 arrived_ns = time.monotonic_ns()
-                if size_bytes != len(room):
-                    raise PeerError(f"answered {size_bytes} bytes for {len(room)}")
+                if size_bytes != values.nbytes:
+                    raise PeerError(f"answered {size_bytes} bytes for {values.nbytes}")
             if peer.answer_forecast_ns:
                 self.rows.append((number, size_bytes, peer.answer_forecast_ns, arrived_ns))
                 peer.answer_forecast_ns = 0
-            receiver.answered(rank, head, frame)
+            receiver.answered(head, frame)
 
         def read() -> None:
             for _ in range(READS_AT_ONCE):

@@ -10,17 +10,6 @@ import numpy.typing as npt
 from nalb.errors import PeerError
 
 
-class SharedTensor:
-    """One tensor of the iteration under way, as elements and as bytes."""
-
-    __slots__ = ("item_bytes", "octets", "values")
-
-    def __init__(self, segment: mmap.mmap, offset_bytes: int, elements: int, dtype: str):
-        self.values: npt.NDArray[Any] = np.frombuffer(segment, dtype, elements, offset_bytes)
-        self.octets = memoryview(segment)[offset_bytes : offset_bytes + self.values.nbytes]
-        self.item_bytes = self.values.itemsize
-
-
 class Segments:
     """The segments by number. One that is given up stays mapped while tensors lie in it."""
 
@@ -39,10 +28,10 @@ class Segments:
         finally:
             os.close(descriptor)
 
-    def tensor(self, number: int, offset_bytes: int, elements: int, dtype: str) -> SharedTensor:
+    def tensor(self, number: int, offset_bytes: int, elements: int, dtype: str) -> npt.NDArray[Any]:
         """A tensor in a segment. Raises PeerError where it does not lie in one."""
         segment = self._by_number.get(number)
         end_bytes = offset_bytes + elements * np.dtype(dtype).itemsize
         if segment is None or end_bytes > len(segment):
             raise PeerError(f"bytes {offset_bytes} to {end_bytes} lie in no segment {number}")
-        return SharedTensor(segment, offset_bytes, elements, dtype)
+        return np.frombuffer(segment, dtype, elements, offset_bytes)

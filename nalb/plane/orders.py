@@ -5,13 +5,13 @@
     T -> A  Peers              all agents' addresses; the agent joins the job
     A -> T  AllJoined          all processes of the job are there
     T -> A  Segment            shared memory, whose descriptor comes with the packet
-    T -> A  Announce(call)     the script would make a call that no plan covers (nalb/services/exchange/calls.py)
-    A -> T  Agreed(call)       every rank has announced the same call
+    T -> A  Called             the script would make a call that no plan covers (nalb/services/exchange/calls.py)
+    A -> T  CallAgreed(k)      every rank has announced the same call k
     T -> A  TensorList         what every iteration sums, from the next one on
     A -> T  Route(k to n)      a plan for these iterations has come: by the plane, or by the group's own ring
-    A -> T  ReplayOver         the job wants no further iteration
-    T -> A  ToBatching         the script asks for batch sizes, or has computed a batch
-    A -> T  FromBatching       the batch sizes of iterations to come
+    A -> T  Finish             the job wants no further iteration: replays end here
+    T -> A  JoinBatching, Computed   the script asks for batch sizes, or has computed a batch
+    A -> T  BatchSizes         of iterations to come
     T -> A  Sum(tensor)        a tensor's place in shared memory, once per tensor and iteration
     T -> A  Ready(tensor, n)   its first n elements are there
     A -> T  Summed(tensor, n)  its first n elements hold the sum
@@ -25,6 +25,7 @@
     T -> A  Leave              the script ends
     A -> T  Ended              why the agent ends, where not in good order
 
+Called, CallAgreed, Finish, JoinBatching, Computed and BatchSizes are the coordinator's own messages, which the agent hands on.
 Tensors are numbered within an iteration from 0, in the order in which TensorList names them. Whoever closes the socket has ended.
 """
 
@@ -35,7 +36,7 @@ from msgspec import Meta, Struct
 
 from nalb.failures import Failure
 from nalb.services.batching.messages import BatchSizes, Computed, JoinBatching
-from nalb.services.exchange.messages import Called, TensorSpec
+from nalb.services.exchange.messages import CallAgreed, Called, Finish, TensorSpec
 
 PACKET_MOST = 1 << 20  # bytes of a packet; TensorList comes in parts that fit
 
@@ -81,18 +82,6 @@ class Segment(Order, frozen=True):
     size_bytes: Number
 
 
-class Announce(Order, frozen=True):
-    """A call that no plan covers."""
-
-    call: Called
-
-
-class Agreed(Order, frozen=True):
-    """Every rank has announced the call of this number."""
-
-    number: Number
-
-
 class TensorList(Order, frozen=True):
     """What every iteration sums, from the next one on; each tensor is a group of its own."""
 
@@ -107,22 +96,6 @@ class Route(Order, frozen=True):
     first: Number
     until: Number
     by_ring: bool
-
-
-class ReplayOver(Order, frozen=True):
-    """The job wants no further iteration: replays end here."""
-
-
-class ToBatching(Order, frozen=True):
-    """What the agent hands on to the coordinator, which chooses batch sizes."""
-
-    message: JoinBatching | Computed
-
-
-class FromBatching(Order, frozen=True):
-    """What the coordinator has chosen."""
-
-    message: BatchSizes
 
 
 class Sum(Order, frozen=True):
@@ -202,39 +175,11 @@ class Ended(Order, frozen=True):
 
 
 FromTraining = (
-    Start
-    | Peers
-    | Segment
-    | Announce
-    | TensorList
-    | ToBatching
-    | Sum
-    | Ready
-    | BreakOff
-    | RingBegun
-    | RingDone
-    | ByGloo
-    | WriteKept
-    | ReadKept
-    | Leave
-)
-FromAgent = Listening | AllJoined | Agreed | Route | ReplayOver | FromBatching | Summed | KeptWritten | Ended
+    Start | Peers | Segment | Called | TensorList | JoinBatching | Computed | Sum | Ready | BreakOff | RingBegun | RingDone | ByGloo
+    | WriteKept | ReadKept | Leave
+)  # fmt: skip
+FromAgent = Listening | AllJoined | CallAgreed | Route | Finish | BatchSizes | Summed | KeptWritten | Ended
 
-_encoder = msgspec.msgpack.Encoder()
-_at_agent: msgspec.msgpack.Decoder[FromTraining] = msgspec.msgpack.Decoder(FromTraining)
-_at_training: msgspec.msgpack.Decoder[FromAgent] = msgspec.msgpack.Decoder(FromAgent)
-
-
-def encode(order: Order) -> bytes:
-    """One packet."""
-    return _encoder.encode(order)
-
-
-def decode_at_agent(packet: bytes | memoryview) -> FromTraining:
-    """A packet from the training process. Raises msgspec.DecodeError."""
-    return _at_agent.decode(packet)
-
-
-def decode_at_training(packet: bytes) -> FromAgent:
-    """A packet from the agent. Raises msgspec.DecodeError."""
-    return _at_training.decode(packet)
+encode = msgspec.msgpack.Encoder().encode
+decode_at_agent = msgspec.msgpack.Decoder(FromTraining).decode  # these two raise msgspec.DecodeError
+decode_at_training = msgspec.msgpack.Decoder(FromAgent).decode

@@ -5,7 +5,8 @@ answered. Slices leave in the order in which they become ready. The training pro
 it copies the first while the others travel.
 """
 
-from collections import deque
+from collections import Counter, deque
+from itertools import accumulate
 
 from nalb.planning.slices import ITEM_BYTES, Layout, sum_dtype, value_dtype
 
@@ -28,11 +29,9 @@ class Cut:
         self.script_dtype = [value_dtype(tensor.dtype) for tensor in layout.tensors]  # as the script has them
         self.dtype = [sum_dtype(dtype) for dtype in self.script_dtype]  # in memory
         self.tell_elements = [int(TELL_BYTES // ITEM_BYTES[dtype]) for dtype in self.dtype]  # by tensor
-        self.first = [0] * (len(layout.tensors) + 1)  # by tensor, its first slice; at the end the number of slices
-        for tensor in self.tensor:
-            self.first[tensor + 1] += 1
-        for tensor in range(len(layout.tensors)):
-            self.first[tensor + 1] += self.first[tensor]
+        slices = Counter(self.tensor)  # of each tensor
+        # By tensor, its first slice; at the end the number of slices.
+        self.first = list(accumulate((slices[tensor] for tensor in range(len(layout.tensors))), initial=0))
 
 
 class SliceProgress:

@@ -9,9 +9,9 @@ NALB_COORDINATOR. Its job has no ring, so its coordinator must run with --no-rin
 import argparse
 import os
 import sys
-import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
@@ -42,29 +42,19 @@ def buckets(tensors: Sequence[TensorShape]) -> list[int]:
     return [elements for elements in filled if elements]
 
 
-class BucketSum:
-    """One bucket's sum, which a thread of the front's copies back."""
+def begin(values: Values, way: PlaneSum) -> "Future[None]":
+    """Begin a bucket's sum, which a thread of the front's copies back as it comes."""
+    over: Future[None] = Future()
+    copied = 0
 
-    def __init__(self, values: Values, way: PlaneSum):
-        self._values, self._way, self._copied = values, way, 0
-        self._is_over = threading.Event()
-        self._error: Exception | None = None
-        way.begin(self._summed, self._ended)
-        way.write(lambda start, stop: np.copyto(way.memory[start:stop], values[start:stop]))
+    def summed(elements: int) -> None:
+        nonlocal copied
+        values[copied:elements] = way.memory[copied:elements]
+        copied = elements
 
-    def _summed(self, elements: int) -> None:
-        self._values[self._copied : elements] = self._way.memory[self._copied : elements]
-        self._copied = elements
-
-    def _ended(self, error: Exception | None) -> None:
-        self._error = error
-        self._is_over.set()
-
-    def wait(self) -> None:
-        """Wait until the sum is in the bucket. Raises the error because of which it does not come."""
-        self._is_over.wait()
-        if self._error is not None:
-            raise self._error
+    way.begin(summed, lambda error: over.set_exception(error) if error else over.set_result(None))
+    way.write(lambda start, stop: np.copyto(way.memory[start:stop], values[start:stop]))
+    return over
 
 
 def join(environ: Any) -> tuple[Front, int, int]:
@@ -96,9 +86,9 @@ def replay(
     while not iterations or done < iterations:
         time.sleep(compute_s)
         ways = [(values, front.place(len(values), "float32")) for values in all_values]
-        sums = [BucketSum(values, way) for values, way in ways if isinstance(way, PlaneSum)]
+        sums = [begin(values, way) for values, way in ways if isinstance(way, PlaneSum)]
         for one in sums:
-            one.wait()
+            one.result()
         if not sums:  # of no known iteration yet, and nobody sums it
             continue
         done += 1

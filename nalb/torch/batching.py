@@ -32,8 +32,8 @@ from nalb.batching.schemes import SCHEMES
 from nalb.batching.stream import Stream
 from nalb.errors import InputError, StoreError
 from nalb.options import BATCH_MOST
-from nalb.plane.address import own_name
 from nalb.plane.front import Front
+from nalb.process.address import own_name
 from nalb.protocol.wire import FOREVER
 from nalb.services.batching import messages as m
 from nalb.settings import Settings, for_agents
@@ -117,7 +117,6 @@ class BatchSizes:
         )
         self._next = 0  # iteration of the stream
         self._batch: _Batch | None = None
-        self._drawn_s = 0.0
         self._cores = len(os.sched_getaffinity(0))
 
     def __iter__(self) -> Iterator[list[int]]:
@@ -161,8 +160,7 @@ class BatchSizes:
         now_s = time.monotonic()
         self.sizes = self._present.sizes
         size, start = self.sizes[self.rank], sum(self.sizes[: self.rank])
-        period_s = 0.0 if before is None else now_s - self._drawn_s
-        self._drawn_s = now_s
+        period_s = 0.0 if before is None else now_s - before.begun_s
         waited_s = 0.0 if self._front is None else self._front.waited_s
         self._batch = _Batch(iteration, size, period_s, now_s - asked_s, now_s, time.process_time(), waited_s)
         return start, start + size

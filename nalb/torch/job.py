@@ -15,8 +15,8 @@ import torch.distributed as dist
 from nalb.errors import PeerError, one_line
 from nalb.failures import Cause, Failure, JobFailed, Phase
 from nalb.plane import orders as o
-from nalb.plane.address import own_address, own_name
 from nalb.plane.front import Front
+from nalb.process.address import own_address, own_name
 from nalb.settings import for_agents
 from nalb.torch.machine import Machine, machines_of
 from nalb.torch.sums import close_gpus
@@ -44,11 +44,16 @@ class TorchJob:
             self.front = _join(store, firsts.index(rank), nodes)
             self.front.ends_script, self.front.waits_elsewhere = ends_script, waits_in_torch
         if self.is_needed and len(machines) < size:
-
-            def new_local(name: str, place: int, places: int) -> dist.ProcessGroupGloo:
-                return new_gloo(dist.PrefixStore(name, store), place, places, timeout)
-
-            self.machine = Machine(machines, rank, self.front, new_local)
+            try:
+                self.machine = Machine(
+                    machines,
+                    rank,
+                    self.front,
+                    lambda name, place, places: new_gloo(dist.PrefixStore(name, store), place, places, timeout),
+                )
+            except BaseException as error:
+                self.leave(f"cannot sum on its machine: {one_line(error)}")
+                raise
 
     def leave(self, failed: str | None = None) -> None:
         """Leave the job. failed: why the script ends, where it waits for no other rank."""

@@ -1,11 +1,11 @@
 """Train small models with gradients in every precision, to see what rounding does to accuracy: the table in docs/precision.md.
 
-    .venv-torch/bin/python -m scripts.figures.precision_accuracy --out accuracy.jsonl --limit-s 280     # again and again
-    .venv-torch/bin/python -m scripts.figures.precision_accuracy --out accuracy.jsonl --table
+    .venv-torch/bin/python scripts/figures/precision_accuracy.py --out accuracy.jsonl --limit-s 280     # again and again
+    .venv-torch/bin/python scripts/figures/precision_accuracy.py --out accuracy.jsonl --table
 
-Four ranks sum in one process with the agents' own exchange (nalb/plane/in_process.py), so weights have the bits of a real job's. As
-these are the same on all ranks, one model stands for all four. A seed fixes initial weights and batches, so variants of one seed
-differ by rounding alone; differences are paired by seed, with 95 % intervals of Student's t. Each run is a line of --out.
+Four ranks sum in one process with the agents' own exchange (experiments/plane_in_process.py), so weights have the bits of a real
+job's. As these are the same on all ranks, one model stands for all four. A seed fixes initial weights and batches, so variants of
+one seed differ by rounding alone; differences are paired by seed, with 95 % intervals of Student's t. Each run is a line of --out.
 
 PowerSGD is the hook of PyTorch's DDP. It gets the mean of the four ranks' gradients, in a group of one rank: all that it sums is
 linear in gradients and in what ranks keep, so this is what four ranks would get, up to the order of sums.
@@ -29,8 +29,8 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 from torch.nn import functional
 
+from experiments.plane_in_process import PlaneInProcess
 from nalb.launch.network import configured_capacities, job_nodes
-from nalb.plane.in_process import PlaneInProcess
 from nalb.planning.precisions import AUTO_PRECISION, asked_for
 from nalb.planning.slices import Tensor
 from netem.network_file import find_network, load_network

@@ -337,7 +337,7 @@ def test_a_predictor_whose_library_is_missing_starts_nothing(tmp_path, monkeypat
     monkeypatch.setitem(sys.modules, "statsmodels", None)  # as where it is not installed
     assert run([words[0], "--predictor", "arima", *words[1:]]) == MachineError.exit_code
     told = capsys.readouterr().err
-    assert "nalb[arima]" in told
+    assert "'.[arima]'" in told
     assert told.count("\n") == 1
     assert not list(tmp_path.iterdir())
 

@@ -39,7 +39,7 @@ def test_without_torch_nothing_is_started(tmp_path, capsys):
                 "--out", str(tmp_path / "run")])  # fmt: skip
     told = capsys.readouterr().err
     assert (code, told.count("\n")) == (MachineError.exit_code, 1)
-    assert "nalb[peers]" in told
+    assert "'.[peers]'" in told
     assert not (tmp_path / "run").exists()
 
 

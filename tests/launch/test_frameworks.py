@@ -33,7 +33,9 @@ def test_both_none_another_and_no_answer_are_told(python) -> None:
     both = python("mxnet torch")
     with pytest.raises(InputError, match=r"python3 has mxnet and torch: say which one trains, by --framework"):
         chosen(None, both)
-    with pytest.raises(MachineError, match=r"python3 has neither mxnet nor torch: pip install 'nalb\[mxnet\]' or pip"):
+    with pytest.raises(
+        MachineError, match=r"python3 has neither mxnet nor torch: pip install -e '.\[mxnet\]' in nalb's folder or "
+    ):
         chosen(None, python(""))
     with pytest.raises(MachineError, match=r"python3 has no torch: pip install torch there, or name another Python"):
         chosen("torch", python("mxnet"))

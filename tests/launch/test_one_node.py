@@ -87,7 +87,7 @@ def test_what_cannot_be_is_one_line(
 def test_a_name_that_leads_back_to_this_machine_alone_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on Debian, whose /etc/hosts has 127.0.1.1 for the machine's own name."""
     monkeypatch.setattr("socket.gethostbyname", lambda _: "127.0.1.1")
-    monkeypatch.setattr("nalb.plane.address.towards", lambda _: "127.0.1.1")
+    monkeypatch.setattr("nalb.process.address.towards", lambda _: "127.0.1.1")
     with pytest.raises(InputError, match=r"^--root n0 leads to 127\.0\.1\.1 .* set NALB_ADDRESS"):
         found("n0", rank=0)
     assert found("n0", rank=0, NALB_ADDRESS="192.0.2.7").root == "192.0.2.7"

@@ -13,7 +13,7 @@ import numpy as np
 from nalb.plane import orders
 from nalb.planning.slices import sum_dtype
 from nalb.process.own_program import own_argv
-from nalb.services.exchange.messages import TensorSpec
+from nalb.services.exchange.messages import Finish, TensorSpec
 
 LIMIT_S = 60.0  # of any wait: a busy machine starts processes slowly
 
@@ -88,8 +88,8 @@ class PlainFront:
     def route(self):
         """The next iteration's route."""
         while True:
-            route = self.hear(orders.Route | orders.ReplayOver)
-            if isinstance(route, orders.ReplayOver) or route.registration == self.registrations - 1:
+            route = self.hear(orders.Route | Finish)
+            if isinstance(route, Finish) or route.registration == self.registrations - 1:
                 return route
 
     def begin(self, tensors=None):

@@ -19,6 +19,7 @@ import zmq
 from nalb.failures import Cause
 from nalb.plane import orders
 from nalb.plane.links import HEADER, identity_of
+from nalb.services.exchange import messages as m
 from nalb.services.exchange.calls import announcement
 from nalb.transport.keys import key_path, make_keys, write_keys
 from tests.plane.halves import rounded_to
@@ -114,8 +115,8 @@ def test_sums_of_three_ranks(environment):
         call = announcement(number, "sum", ((number, 5000, "float32"),))
         for front in fronts:
             front.calls += 1
-            front.send(orders.Announce(call))
-        assert [front.hear(orders.Agreed).number for front in fronts] == [number] * size
+            front.send(call)
+        assert [front.hear(m.CallAgreed).number for front in fronts] == [number] * size
     for front in fronts:
         front.register([40_000, 1, 300_007, 1024])
     assert [sum_once(fronts, random) for _ in range(3)] == [0, 1, 2]

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from nalb.plane.in_process import PlaneInProcess
+from experiments.plane_in_process import PlaneInProcess
 from nalb.planning.precisions import STEPS
 from nalb.planning.slices import HALVES, PRECISIONS
 from nalb.protocol.wire import Levels
@@ -73,7 +73,7 @@ def test_what_was_kept_arrives_once_all_is_whole_again(before):
     for _ in range(2):
         rounds.run(rounds.any_servers())
     assert rounds.off < 1e-5
-    assert not any(exchange.has_kept for exchange in job.exchanges)  # float32 costs nothing more
+    assert not any(exchange.residuals for exchange in job.exchanges)  # float32 costs nothing more
 
 
 @pytest.mark.parametrize("answers", STEPS)
@@ -104,7 +104,7 @@ def test_sums_of_two_bytes_are_those_of_float32_in_order_of_ranks_rounded_once(d
         job.cut(precision, float(random.integers(1_500, 9_000)))
         slices = len(job.layout.slices)
         assert precision == "int8" or job.layout.model_bytes == 2 * sum(SIZES)
-        has_kept = job.exchanges[0].has_kept
+        has_kept = job.exchanges[0].residuals is not None
         for number in range(4):
             for row in job.values:
                 for values in row:
@@ -123,7 +123,7 @@ def test_sums_of_two_bytes_are_those_of_float32_in_order_of_ranks_rounded_once(d
                     assert np.abs(job.values[0][k] - expected).max() <= np.abs(expected).max() / 20
                 else:
                     assert job.values[0][k].tobytes() == expected.tobytes()
-        assert job.exchanges[0].has_kept == (precision == "int8")
+        assert (job.exchanges[0].residuals is not None) == (precision == "int8")
 
 
 @pytest.mark.parametrize(("dtype", "most_off"), [("float32", 1e-5), ("bfloat16", 15 * 3 * 2.0**-9)])

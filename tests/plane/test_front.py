@@ -12,10 +12,11 @@ from contextlib import suppress
 import numpy as np
 import pytest
 
-from nalb.failures import Cause, Failure, JobFailed
+from nalb.failures import DETAIL_MOST, Cause, Failure, JobFailed
 from nalb.plane import front as fronts
 from nalb.plane import orders as o
 from nalb.plane.front import Front, JobFinished, PlaneSum, RingSum
+from nalb.services.exchange.messages import CallAgreed, Finish
 
 LIMIT_S = 20.0
 SIZES = (3000, 2001)  # an iteration; 2001 elements end off the alignment
@@ -73,9 +74,9 @@ class Job:
     def directly(self, elements):
         """A call that all ranks announce."""
         placed = self.place(elements)
-        call = self.agent.hear().call
+        call = self.agent.hear()
         assert (call.number, call.elements, call.dtypes) == (self.calls - 1, elements, ["float32"])
-        self.agent.tell(o.Agreed(call.number))
+        self.agent.tell(CallAgreed(call.number))
         assert placed.result(LIMIT_S) is None
 
     def learn(self, first=0, by_ring=False, until=1 << 40):
@@ -122,7 +123,7 @@ def job(ends):
     one = Job(ends)
     yield one
     with suppress(ProcessLookupError):
-        os.kill(one.front.agent_pid, signal.SIGKILL)
+        os.kill(one.front.agent.pid, signal.SIGKILL)
     one.agent.socket.close()
     one.front.close()
     one.thread.shutdown()
@@ -220,8 +221,8 @@ def test_an_iteration_that_breaks_off_is_waited_for(job):
     assert job.agent.has_heard_all()
     job.agent.tell(o.Summed(0, 3000))
     assert job.agent.hear() == o.BreakOff()
-    assert job.agent.hear().call.elements == 9999
-    job.agent.tell(o.Agreed(5))
+    assert job.agent.hear().elements == 9999
+    job.agent.tell(CallAgreed(5))
     assert other.result(LIMIT_S) is None
 
 
@@ -237,7 +238,7 @@ def test_a_route_of_an_earlier_registration_is_void(job):
         if number == 0:
             assert job.agent.hear() == o.BreakOff()
         if number < 4:
-            job.agent.tell(o.Agreed(job.agent.hear().call.number))
+            job.agent.tell(CallAgreed(job.agent.hear().number))
             assert other.result(LIMIT_S) is None
     assert isinstance(job.agent.hear(), o.Segment)
     assert isinstance(job.agent.hear(), o.TensorList)
@@ -262,7 +263,7 @@ def test_why_the_agent_ends_reaches_all_sums(job):
 def test_an_agent_that_is_killed_is_named(job):
     placed = job.place(3000)
     job.agent.hear()
-    os.kill(job.front.agent_pid, signal.SIGKILL)
+    os.kill(job.front.agent.pid, signal.SIGKILL)
     job.agent.socket.close()
     with pytest.raises(JobFailed, match="worker n0 lost its agent, which was killed by signal 9"):
         placed.result(LIMIT_S)
@@ -272,7 +273,7 @@ def test_an_agent_that_is_stopped_is_named(ends, monkeypatch):
     monkeypatch.setattr(fronts, "CHECK_S", 0.05)
     job = Job(ends, silence_s=0.2)
     placed = job.place(3000)
-    os.kill(job.front.agent_pid, signal.SIGSTOP)
+    os.kill(job.front.agent.pid, signal.SIGSTOP)
     with pytest.raises(JobFailed, match="has been stopped by a signal"):
         placed.result(LIMIT_S)
     job.agent.socket.close()
@@ -302,7 +303,7 @@ def test_a_script_that_waits_elsewhere_at_the_end_is_ended(ends, monkeypatch, ha
     job.front.waits_elsewhere = lambda: bool(waits)
     failure = Failure(cause=Cause.SILENT, detail="has not reported", role="agent", node="n1")
     job.agent.tell(o.Ended(failure))
-    os.kill(job.front.agent_pid, signal.SIGKILL)
+    os.kill(job.front.agent.pid, signal.SIGKILL)
     job.agent.socket.close()
     if placed is not None:
         with pytest.raises(JobFailed):
@@ -321,7 +322,7 @@ def test_the_job_may_want_no_further_iteration(job):
             job.directly(elements)
     placed = job.place(3000)
     job.agent.hear()
-    job.agent.tell(o.ReplayOver())
+    job.agent.tell(Finish())
     with pytest.raises(JobFinished):
         placed.result(LIMIT_S)
 
@@ -333,7 +334,7 @@ def test_leaving(ends, failed):
     leave = job.agent.hear()
     assert (leave.failure and leave.failure.detail) == failed
     assert not closing.done()
-    os.kill(job.front.agent_pid, signal.SIGKILL)
+    os.kill(job.front.agent.pid, signal.SIGKILL)
     job.agent.socket.close()
     closing.result(LIMIT_S)
 
@@ -347,7 +348,18 @@ def test_leaving_tells_of_the_last_iteration_of_the_ring_first(job):
         one.done()
     assert job.agent.hear().iteration == 0
     assert job.agent.hear() == o.Leave()
-    os.kill(job.front.agent_pid, signal.SIGKILL)
+    os.kill(job.front.agent.pid, signal.SIGKILL)
+    job.agent.socket.close()
+    closing.result(LIMIT_S)
+
+
+def test_an_error_of_any_length_is_told_as_it_fits(job):
+    """A packet that the socket does not take would leave the agent, and so all ranks, waiting."""
+    closing = job.thread.submit(job.front.close, "failed: a path of \udcff" + "x" * 1_000_000)
+    told = job.agent.hear().failure.detail
+    assert told.startswith("failed: a path of ?x")
+    assert len(told) == DETAIL_MOST
+    os.kill(job.front.agent.pid, signal.SIGKILL)
     job.agent.socket.close()
     closing.result(LIMIT_S)
 

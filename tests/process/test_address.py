@@ -3,7 +3,7 @@
 import pytest
 
 from nalb.errors import InputError
-from nalb.plane.address import own_address
+from nalb.process.address import own_address
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_no_address(environ, word):
 
 
 def test_a_loopback_address_serves_ranks_of_one_machine_only(monkeypatch):
-    monkeypatch.setattr("nalb.plane.address.towards", lambda _: "127.0.1.1")
+    monkeypatch.setattr("nalb.process.address.towards", lambda _: "127.0.1.1")
     assert own_address({"MASTER_ADDR": "vm", "LOCAL_WORLD_SIZE": "4", "WORLD_SIZE": "4"}) == "127.0.1.1"
     with pytest.raises(InputError, match="set NALB_ADDRESS"):
         own_address({"MASTER_ADDR": "vm", "LOCAL_WORLD_SIZE": "2", "WORLD_SIZE": "4"})

@@ -5,7 +5,6 @@ order of adding. Only sockets are missing: messages wait in one queue. The bits 
 (sums.py), and a rank's residuals not on when its slices leave, so the queue's order does not matter either.
 """
 
-import mmap
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -18,7 +17,6 @@ import zmq
 from nalb.plane.codecs import NUMBERS, Codec
 from nalb.plane.exchange import AgentExchange, SiteRanks
 from nalb.plane.links import AgentLinks, SliceHeader
-from nalb.plane.memory import SharedTensor
 from nalb.plane.pushing import Cut
 from nalb.planning.slices import Tensor, build_layout, wire_dtype
 from nalb.protocol.wire import Levels
@@ -66,14 +64,14 @@ class PlaneInProcess:
             )
             for rank in range(size)
         ]
-        self._shared = [[_shared(count) for count in elements] for _ in range(size)]
+        self._values = [[np.zeros(count, np.float32) for count in elements] for _ in range(size)]
         self._elements, self._dtype, self.size = list(elements), dtype, size
         self.cut("float32")
 
     @property
     def values(self) -> list[list[npt.NDArray[np.float32]]]:
         """Of each rank and tensor: its part before an iteration, the sum after it."""
-        return [[one.values for one in row] for row in self._shared]
+        return self._values
 
     def cut(self, precision: str, slice_bytes: float | None = None) -> None:
         """Cut the tensors for answers in this precision."""
@@ -102,11 +100,11 @@ class PlaneInProcess:
             list(leaders), list(pushes),
         )  # fmt: skip
         under_way = []
-        for exchange, tensors in zip(self.exchanges, self._shared, strict=True):
+        for exchange, tensors in zip(self.exchanges, self._values, strict=True):
             under_way.append(exchange.begin(self.iteration, plan, self._cut))
             for number, tensor in enumerate(tensors):
                 exchange.add_tensor(tensor)
-                under_way[-1].make_ready(number, len(tensor.values))
+                under_way[-1].make_ready(number, len(tensor))
         while sum(exchange.push() for exchange in self.exchanges) or self.queue:
             while self.queue:
                 self.queue.popleft()()
@@ -126,19 +124,15 @@ class PlaneInProcess:
 
     def take_answer(self, source: int, target: int, header: SliceHeader, frame: bytes) -> None:
         """A sum that `source` has answered with."""
-        values, room = self.exchanges[target].room(source, header)
+        values = self.exchanges[target].room(source, header)
         if (codec := self._codec(header)) is None:
-            room[:] = frame
-            self.exchanges[target].answered(source, header, None)
+            values[:] = np.frombuffer(frame, header.dtype)
+            self.exchanges[target].answered(header, None)
         else:
             codec.decode_into(frame, values)
-            self.exchanges[target].answered(source, header, zmq.Frame(frame))
+            self.exchanges[target].answered(header, zmq.Frame(frame))
 
     def _codec(self, header: SliceHeader) -> Codec | None:
         if header.codec and header.codec not in self._codecs:
             self._codecs[header.codec] = NUMBERS[header.codec]()
         return self._codecs.get(header.codec)
-
-
-def _shared(elements: int) -> SharedTensor:
-    return SharedTensor(mmap.mmap(-1, max(4 * elements, 1)), 0, elements, "float32")
