@@ -1,4 +1,4 @@
-"""Patches Gluon so that `kvstore='nalb'` works: six small patches, made when MXNet is imported in a job's worker.
+"""Patches Gluon so that `kvstore='nalb'` works: seven small patches, made when MXNet is imported in a job's worker.
 
 1. Two Trainers with MXNet's own distributed store would both use keys from 0 on, and wait for ever. The patch refuses the second.
 2. Each Trainer numbers its keys from 0, and all Trainers share the process's one store. The patch of `_init_kvstore` gives each
@@ -10,13 +10,17 @@
 5. `Trainer._update` with `ignore_stale_grad` leaves out parameters that this worker's batch did not use. Other workers' batches may
    have used them, so weights would drift apart. With the patch an unused parameter has a gradient of zero, and every worker updates
    by the sum.
-6. `mx.kv.create` of MXNet's own distributed stores knows nothing of encryption, which the shim does. The patch refuses them in a
+6. A Trainer sorts parameters by name, and Gluon counts layers in their names: dense10_ comes before dense9_. Where one worker has
+   made a layer more than the others, its parameters would have other keys than theirs. With the patch, numbers in names count.
+7. `mx.kv.create` of MXNet's own distributed stores knows nothing of encryption, which the shim does. The patch refuses them in a
    process that has keys but not the shim: ps-lite would talk in plain text.
 """
 
 import functools
 import os
+import re
 from collections.abc import Mapping
+from typing import Any
 
 import mxnet as mx
 import numpy as np
@@ -50,6 +54,7 @@ def install() -> None:
     else:
         registry.update(dict.fromkeys(NAMES, _ours))
     trainer_module, trainer_class = mx.gluon.trainer, mx.gluon.Trainer
+    make = trainer_class.__init__
     create, init = trainer_module._create_kvstore, trainer_class._init_kvstore
     begin, allreduce, update = trainer_class._init_params, trainer_class._allreduce_grads, trainer_class._update
 
@@ -67,6 +72,12 @@ def install() -> None:
                 )
             store._has_trainer = True
         return store, on_servers
+
+    @functools.wraps(make)
+    def make_trainer(self: mx.gluon.Trainer, params: Any, *args: Any, **kwargs: Any) -> None:
+        if hasattr(params, "keys"):
+            params = [params[name] for name in sorted(params.keys(), key=_by_numbers)]
+        make(self, params, *args, **kwargs)
 
     @functools.wraps(init)
     def init_kvstore(self: mx.gluon.Trainer) -> None:
@@ -115,10 +126,15 @@ def install() -> None:
         if ignore_stale_grad:  # also where loss scaling has skipped the update
             _mark_gradients(self, fresh=False)
 
-    trainer_module._create_kvstore = create_kvstore
+    trainer_module._create_kvstore, trainer_class.__init__ = create_kvstore, make_trainer  # type: ignore[method-assign]
     trainer_class._init_kvstore, trainer_class._init_params = init_kvstore, init_params
     trainer_class._allreduce_grads, trainer_class._update = allreduce_grads, update_parameters
     module_patch.install()
+
+
+def _by_numbers(name: str) -> list[object]:
+    """A key to sort parameters by, which puts dense9_weight before dense10_weight."""
+    return [int(part) if part.isdecimal() else part for part in re.split("([0-9]+)", name)]
 
 
 def _check_encryption() -> None:

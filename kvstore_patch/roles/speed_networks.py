@@ -34,6 +34,7 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryFile
 from types import ModuleType
 from typing import Any
 
@@ -219,7 +220,13 @@ class ModelFolder:
     """
 
     def __init__(self, folder: Path, kind: str):
+        """Raises InputError for a folder in which nothing can be stored."""
         self._folder, self._kind = folder, kind
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            TemporaryFile(dir=folder).close()
+        except OSError as error:
+            raise InputError(f"--predictor-models {folder}: {error.strerror}: choose another folder") from None
         self._networks: dict[int, SpeedNetwork] = {}
 
     def predictor(self, worker: int) -> Predictor:
@@ -232,8 +239,7 @@ class ModelFolder:
         return Deferred(Ema(), network, after=0 if chosen else NETWORK_AFTER)
 
     def save(self) -> None:
-        """Store every network that has been trained."""
-        self._folder.mkdir(parents=True, exist_ok=True)
+        """Store every network that has been trained. Raises OSError."""
         for worker, network in self._networks.items():
             if network.weights is not None:
                 save(network, self._path(worker))

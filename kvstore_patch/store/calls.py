@@ -27,7 +27,7 @@ class Call(NamedTuple):
     group: Group
     copies: list[tuple[NDArray, NDArray]]  # (from, to), made before MXNet's own routing, which sums in place
     exchanged: list[ndarrays.PushPull | None]  # per key, for MXNet's own routing; None: its arrays are empty
-    is_computed: ndarrays.Probe  # of the first and the last value: backpropagation ends at one of them
+    is_computed: ndarrays.Probe  # of all values: backpropagation may end at any of them
     is_summed: ndarrays.Probe  # of `arrays`
 
     @property
@@ -70,7 +70,8 @@ class Calls:
         arrays = [array for one in (*values, *outs) for array in one if array.size]
         distinct = list({id(array): array for array in arrays}.values())
         matrices = [array for array in distinct if array.ndim > 1]
-        probes = ndarrays.Probe([firsts[0], firsts[-1]]), ndarrays.Probe(distinct)
+        computed = [array for sources in values for array in sources]
+        probes = ndarrays.Probe(computed), ndarrays.Probe(distinct)
         call = self._known[tuple(keys)] = Call(values, outs, distinct, matrices, group, copies, exchanged, *probes)
         return call
 

@@ -272,12 +272,16 @@ class WorkerExchange:
     def _travelling_directly(self, values: Sequence[NDArray], arrays: Sequence[NDArray]) -> Iterator[None]:
         """Enclose a call's pushes: wait first until all workers have announced the same call, so that only its arrays are summed.
 
-        Reports tell when `values` are ready, so that only the sums are missing, and when the sums are back in `arrays`.
+        Reports tell when `values` are ready, so that only the sums are missing, and when the sums are back in `arrays`. DirectPath
+        waits for operations that read its arrays too, as a first forward pass reads weights. So its values are ready at its end.
         """
         number = self._calls_made - 1
         self.client.wait_for(m.CallAgreed, lambda agreed: agreed.number == number)
-        self.session.note_once(_ready(values), ready=number + 1)
+        if self._scheme.ps_lite_kind:
+            self.session.note_once(_ready(values), ready=number + 1)
         yield
+        if not self._scheme.ps_lite_kind:
+            self.session.note_once(lambda: None, ready=number + 1)
         self.session.note_once(_ready(arrays), summed=number + 1)
 
     def _forget(self) -> None:

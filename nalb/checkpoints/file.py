@@ -23,7 +23,7 @@ from msgspec import Meta, Struct
 from nalb.errors import CheckpointError
 
 MAGIC = b"NALBCKP1"
-VERSION = 1
+VERSION = 2
 LENGTH_BYTES = 8
 DIGEST_BYTES = 32
 DIMENSIONS_MOST = 32  # of an array: MXNet's, and numpy's before its version 2

@@ -9,6 +9,7 @@ Choice not taken: a file whose existence is the lock. The file of a killed job w
 
 import fcntl
 import logging
+import os
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -71,7 +72,7 @@ def _owner(folder: Path, file: IO[bytes], job: str) -> str:
     except BlockingIOError:
         return ""  # another process has the file alone, to write its job's name
     file.seek(0)
-    if not (owner := file.read().decode("utf-8", "replace")):
+    if not (owner := os.fsdecode(file.read())):
         fcntl.flock(file, fcntl.LOCK_UN)  # that process could not write it
     return owner
 
@@ -80,7 +81,7 @@ def _write(folder: Path, file: IO[bytes], job: str) -> None:
     """Write the job's name, all or nothing. Raises CheckpointError."""
     try:
         file.truncate(0)
-        left = memoryview(job.encode())
+        left = memoryview(os.fsencode(job))
         while left:
             left = left[file.write(left) :]  # a full disk takes a part, and refuses the rest
     except OSError as error:

@@ -11,7 +11,7 @@ from typing import NoReturn
 
 from nalb import __version__
 from nalb.errors import InputError, MachineError, NalbError, did_you_mean
-from nalb.process.streams import discard_output
+from nalb.process.streams import discard_output, open_output
 
 SUBCOMMANDS = {
     "launch": "start a training job: scheduler, servers and workers, here, in namespaces or over ssh",
@@ -123,6 +123,7 @@ def run(argv: Sequence[str] | None = None) -> int:
     A NalbError becomes one line on stderr and its exit code, and so does a lack of memory. A reader of stdout that went away, such
     as `head`, is no error.
     """
+    open_output()
     words = list(sys.argv[1:] if argv is None else argv)
     chosen = [word for word in words if not word.startswith("-")][:1]
     chosen = [word for word in chosen if word in SUBCOMMANDS]

@@ -16,14 +16,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from tempfile import TemporaryDirectory
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta, Struct
 
-from nalb.errors import NalbError
+from nalb.errors import MachineError, NalbError
 from nalb.launch.machine_env import is_for_ps_lite, machine_environment, own_path
 from nalb.launch.processes import die_with_parent
 from nalb.process.guardian import Descent, living_on, mark, reap_adopted
@@ -180,8 +180,16 @@ def main() -> int:
         )
         return 2
     report(AgentReport(ready=os.getpid()))
-    with files_kept(order) as files, Descent() as descent:
-        returncode = _run(order, files, descent, lambda: bool(told))
+    with ExitStack() as stack:
+        try:
+            files = stack.enter_context(files_kept(order))
+        except OSError as error:
+            print(
+                f"nalb: no place for keys and sockets on this host ({error.strerror}): make room in TMPDIR", flush=True
+            )
+            returncode = MachineError.exit_code
+        else:
+            returncode = _run(order, files, stack.enter_context(Descent()), lambda: bool(told))
     report(AgentReport(returncode=returncode))
     return 0
 

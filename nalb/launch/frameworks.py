@@ -71,6 +71,7 @@ def _answer(argv: Sequence[str], environment: Mapping[str, str] = os.environ) ->
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
+        errors="replace",
         env=environment,
         timeout=ANSWER_LIMIT_S,
         check=True,

@@ -18,8 +18,9 @@ def make_run_dir(out: str | None) -> Path:
 
     Raises InputError where the directory holds a run already or cannot be made.
     """
-    path = (Path(out) if out else Path("runs") / time.strftime("%Y%m%d-%H%M%S")).absolute()
+    path = Path(out) if out else Path("runs") / time.strftime("%Y%m%d-%H%M%S")
     try:
+        path = path.absolute()
         if not out:
             return _new_folder(path)
         if any((path / name).exists() for name in SIGNS_OF_A_RUN):
@@ -54,12 +55,13 @@ def append_event(samples: Path, event: AnyEvent) -> None:
 def observer_address(stack: ExitStack, run_dir: Path, name: str = "observers") -> str:
     """An ipc address in the run directory, so that a run leaves no socket elsewhere, however it ends.
 
-    An abstract address would leave no file, but other network namespaces cannot reach it. A path that is too long for a
-    socket is replaced by a short path through this process's open handle of the directory.
+    An abstract address would leave no file, but other network namespaces cannot reach it. A path that is too long for a socket, or
+    is not UTF-8, is replaced by a short path through this process's open handle of the directory.
     """
     path = run_dir / name
     stack.callback(path.unlink, missing_ok=True)
-    if len(os.fsencode(path)) <= SOCKET_PATH_BYTES:
+    is_text = str(path).isprintable()  # bytes that are not UTF-8 stand as surrogates in it, which are not
+    if is_text and len(os.fsencode(path)) <= SOCKET_PATH_BYTES:
         return f"ipc://{path}"
     handle = os.open(run_dir, os.O_PATH | os.O_DIRECTORY)
     stack.callback(os.close, handle)

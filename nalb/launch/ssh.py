@@ -138,6 +138,7 @@ def ask(host: Host, argv: Sequence[str], limit_s: float) -> "subprocess.Complete
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
+        errors="replace",
         env=environment_for_ssh(),
         timeout=limit_s,
     )

@@ -41,11 +41,10 @@ def quota_files(proc: Path = PROC) -> list[Path]:
     found: list[Path] = []
     for line in (proc / "mountinfo").read_text(encoding="utf-8").splitlines():
         mount, _, source = line.partition(" - ")
-        (root, target), kind = mount.split()[3:5], source.split()[0]
-        controllers = source.split()[2].split(",")
+        (root, target), (kind, *_, options) = mount.split()[3:5], source.split()  # a mount's source may be empty
         if kind == "cgroup2":
             group, name = group_of.get(""), "cpu.max"
-        elif kind == "cgroup" and "cpu" in controllers:
+        elif kind == "cgroup" and "cpu" in options.split(","):
             group = next((one for key, one in group_of.items() if "cpu" in key.split(",")), None)
             name = "cpu.cfs_quota_us"
         else:

@@ -1,7 +1,14 @@
-"""What becomes of this process's standard output."""
+"""What becomes of this process's standard output and error."""
 
 import os
 import sys
+
+
+def open_output() -> None:
+    """Discard what is printed to a stdout or stderr that is closed, as by `>&-`: Python has none then."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
 
 
 def discard_output() -> None:

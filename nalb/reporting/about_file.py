@@ -33,7 +33,8 @@ def write_about(run_dir: Path, version: str, command: Sequence[str], iterations:
         f"Python {platform.python_version()}"
     )
     begun = datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
-    about = About(begun, version, machine, list(command), iterations)
+    words = [word.encode("utf-8", "replace").decode() for word in command]  # names of files need not be UTF-8
+    about = About(begun, version, machine, words, iterations)
     try:
         write_json(run_dir / ABOUT, about)
     except MachineError:

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from enum import Enum, auto
 from operator import attrgetter
 from pathlib import Path
 
@@ -32,29 +33,41 @@ FAR_LOOKS_S = 0.5  # the longest time between looks where peers are far: a look 
 
 @contextmanager
 def reach_kept(settings: Settings) -> Iterator[None]:
-    """During the with block, end this process with one line when the coordinator's host does not answer any more.
+    """During the with block, end this process with one line when the coordinator's place does not answer any more.
 
-    Without `nalb launch`, a host that has never answered may still be starting; the limit for that is NALB_STARTUP_S.
+    Without `nalb launch`, a host that has never answered may still be starting, and so may a coordinator whose port is closed. The
+    limit for both is NALB_STARTUP_S. Once the coordinator has accepted a connection, a closed port means that it has ended.
     """
     is_over = threading.Event()
     host, _, port = settings.endpoint.removeprefix("tcp://").rpartition(":")
     limit_s = settings.silence_s / KNOCKS
 
+    def end(cause: Cause, detail: str) -> None:
+        if not is_over.is_set():
+            die(Failure(cause=cause, detail=detail, role=settings.process, node=settings.node, phase=Phase.START))
+
     def watch() -> None:
+        begun_s, has_met = time.monotonic(), False
         heard_s = math.inf
         if settings.starts_together:  # the link may have been lost while this process was loading its libraries
             heard_s = time.monotonic() - min(process_age_s(), settings.silence_s / 2)
         while not is_over.is_set():
             knocked_s = time.monotonic()
-            if answers((host, int(port)), limit_s):
-                heard_s = time.monotonic()
-            elif (silent_s := time.monotonic() - heard_s) > settings.silence_s and not is_over.is_set():
+            answer = knock((host, int(port)), limit_s)
+            now_s = time.monotonic()
+            has_met |= answer is Answer.ACCEPTED
+            if answer in (Answer.ACCEPTED, Answer.UNKNOWN) or (answer is Answer.REFUSED and not has_met):
+                heard_s = now_s
+            if (silent_s := now_s - heard_s) > settings.silence_s:
+                where, since = f"{settings.endpoint}, the coordinator's place", f"for {silent_s:.1f} s"
+                if answer is Answer.REFUSED:
+                    end(Cause.NO_COORDINATOR, f"has found {where}, closed {since}: it has ended, see its node's output")
+                end(Cause.UNREACHABLE, f"has no answer from {where}, {since}: the link is down, or the host is off")
+            if not has_met and now_s - begun_s > settings.startup_s:
                 detail = (
-                    f"has no answer from {settings.endpoint}, the coordinator's place, for {silent_s:.1f} s: the link is down, or "
-                    "the host is off"
+                    f"has found no coordinator at {settings.endpoint} for {settings.startup_s:g} s: does node 0 run?"
                 )
-                role, node = settings.process, settings.node
-                die(Failure(cause=Cause.UNREACHABLE, detail=detail, role=role, node=node, phase=Phase.START))
+                end(Cause.NO_COORDINATOR, detail)
             is_over.wait(max(0.0, knocked_s + limit_s - time.monotonic()))
 
     threading.Thread(target=watch, name="nalb-reach", daemon=True).start()
@@ -66,7 +79,7 @@ def reach_kept(settings: Settings) -> Iterator[None]:
 
 def process_age_s() -> float:
     """The seconds since this process began, by the kernel's clock."""
-    ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+    ticks = int(Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()[19])
     return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
 
 
@@ -170,12 +183,26 @@ def answering(peers: set[Address], limit_s: float) -> set[Address]:
     return heard
 
 
-def answers(peer: Address, limit_s: float) -> bool:
-    """Whether the host accepts or refuses a TCP connection within `limit_s`; also True where this process cannot open a socket."""
+class Answer(Enum):
+    """What a host says to an attempt to connect."""
+
+    ACCEPTED = auto()
+    REFUSED = auto()  # the port is closed, and the host is up
+    NONE = auto()
+    UNKNOWN = auto()  # this process has no file left for a socket, which says nothing about the host
+
+
+def knock(peer: Address, limit_s: float) -> Answer:
+    """Try to connect by TCP within `limit_s`."""
     try:
         socket.create_connection(peer, limit_s).close()
     except ConnectionRefusedError:
-        return True
+        return Answer.REFUSED
     except OSError as error:
-        return error.errno in (errno.EMFILE, errno.ENFILE)  # no file is left, which says nothing about the host
-    return True
+        return Answer.UNKNOWN if error.errno in (errno.EMFILE, errno.ENFILE) else Answer.NONE
+    return Answer.ACCEPTED
+
+
+def answers(peer: Address, limit_s: float) -> bool:
+    """Whether the host accepts or refuses a TCP connection within `limit_s`; also True where this process cannot open a socket."""
+    return knock(peer, limit_s) is not Answer.NONE

@@ -25,6 +25,11 @@ def test_the_processes_of_a_job_share_it_and_another_job_is_told_whose_it_is(tmp
     lock.claim(place, "ours").close()
 
 
+def test_a_name_need_not_be_utf_8(tmp_path: Path) -> None:
+    with lock.claim(tmp_path, "caf\udce9"), lock.claim(tmp_path, "caf\udce9"):
+        pass
+
+
 def test_a_killed_job_keeps_nobody_out(tmp_path: Path) -> None:
     code = f"{HOLD}; print('held', flush=True); sys.stdin.read()"
     pipe = subprocess.PIPE

@@ -46,7 +46,7 @@ def run_job(tmp_path, *command, nodes=2, flags=(), timeout_s=120):
         ("reordered_sums,conv_input", "exact"),
         ("single_keys,slots_asked_for_last", "auto"),
         ("devices,keys_used_once,changing_calls,faults,empty_arrays,barriers", "auto"),
-        ("first_sums_overlap,forks", "auto"),
+        ("first_sums_overlap,forks,layers_made_apart", "auto"),
         ("stale_gradients,gluon,several_trainers,symbolic,by_type,cast,numpy_arrays", "auto"),  # with one word changed
         ("sums", "elastic"),
     ],
@@ -57,6 +57,11 @@ def test_cases(tmp_path, cases, scheme):
     for case in cases.split(","):
         for rank in (0, 1):
             assert f"{case} ok on {rank}" in done.stdout
+
+
+def test_a_pass_that_takes_longer_than_the_deadline_is_no_dead_link(tmp_path):
+    done = run_job(tmp_path, str(WORKERS), "slow_passes", flags=("--deadline-s", "5"))
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_verified_sums(tmp_path):
@@ -132,7 +137,7 @@ def test_mxnets_own_store_is_told_where_to_update(tmp_path, monkeypatch):
     [("fails_unseen", Cause.SCRIPT, None), ("fails_amid_an_iteration", Cause.PROCESS, 3)],
 )
 def test_what_fails_in_the_background_ends_the_job_and_is_told(tmp_path, case, cause, iteration):
-    done = run_job(tmp_path, str(WORKERS), case)
+    done = run_job(tmp_path, str(WORKERS), case, flags=("--scheme", "exact"))  # MXNet's own routing fails in the script
     assert done.returncode == 1, done.stdout + done.stderr
     failure = noted_in(tmp_path / "run")
     assert (failure.cause, failure.role) == (cause, "worker")

@@ -320,6 +320,64 @@ def barriers():
             assert mark.exists()
 
 
+SLOW_S = 4.0  # longer than the silence that the job allows, 3/5 of --deadline-s
+
+
+def register_slow():
+    """Make `slow`, an operation that takes SLOW_S, as a large pass does. MXNet has threads for such ones from then on."""
+
+    class Operation(mx.operator.CustomOp):
+        def forward(self, is_train, req, in_data, out_data, aux):
+            del is_train, aux
+            time.sleep(SLOW_S)
+            self.assign(out_data[0], req[0], in_data[0])
+
+    class Properties(mx.operator.CustomOpProp):
+        def create_operator(self, *_):
+            return Operation()
+
+    mx.operator.register("slow")(Properties)
+
+
+def slow_passes():
+    """Neither a first pass that still reads the weights which are broadcast, nor a last gradient in the middle, is a dead link."""
+    register_slow()
+    weight = nd.full((2000,), RANK)
+    passed = nd.Custom(weight, op_type="slow")
+    store.broadcast("weight", weight, weight)
+    assert (weight.asnumpy() == 0).all()
+    assert (passed.asnumpy() == RANK).all()
+    gradients = [nd.zeros((3000,)) for _ in range(3)]
+    for turn in range(6):
+        for one in gradients:
+            one[:] = turn
+        if turn == 4:
+            nd.Custom(gradients[0], op_type="slow").copyto(gradients[1])
+        store.pushpull([1, 2, 3], gradients)
+        for one in gradients:
+            assert (one.asnumpy() == COUNT * turn).all()
+
+
+def layers_made_apart():
+    """Gluon counts a process's layers in their names; a worker that has made one more sums the same parameters as the others."""
+    for _ in range(8 + RANK):
+        nn.Dense(1)
+    layers = nn.Dense(4, in_units=4, use_bias=False), nn.Dense(4, in_units=4, use_bias=False)
+    net = nn.Sequential()
+    net.add(*layers)
+    net.initialize()
+    for place, layer in enumerate(layers):
+        layer.weight.set_data(nd.full((4, 4), place))
+    trainer = mx.gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 1.0}, kvstore=store)
+    for _ in range(4):
+        with mx.autograd.record():
+            loss = layers[0].weight.data().sum() + 10 * layers[1].weight.data().sum()
+        loss.backward()
+        trainer.step(COUNT)
+    close(layers[0].weight.data(), np.full((4, 4), -4.0))
+    close(layers[1].weight.data(), np.full((4, 4), 1 - 40.0))
+
+
 def first_sums_overlap():
     """Pieces of one array are all under way at once: rank 0 fills every slot while no other worker has pushed yet."""
     import time
@@ -443,12 +501,14 @@ def fails_unseen():
 
 def fails_amid_an_iteration():
     """What makes a gradient fails once the iterations are planned, while the script is busy with something else."""
-    for iteration in range(6):
+    for iteration in range(5):
         array = nd.ones((3,))
         if RANK and iteration == 4:
             array = mx.nd.take(array, nd.array([97, 98, 99]), mode="raise")
         store.pushpull("k", array)
-    time.sleep(60)  # mx.nd.waitall() could raise the error in the script before nalb's thread tells it
+    time.sleep(
+        60
+    )  # a further call, or mx.nd.waitall(), could raise the error in the script before nalb's thread tells it
 
 
 def gan(ranks, stores):

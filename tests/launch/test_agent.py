@@ -185,6 +185,17 @@ def test_keys_lie_in_private_files_while_the_process_lives() -> None:
     assert not Path(path).parent.exists()
 
 
+def test_a_full_disk_is_named() -> None:
+    keys = make_keys({"n0": "10.0.0.1"})["n0"]
+    asked = msgspec.structs.replace(order("full", "true", NALB_NODE="n0"), keys=keys.text())
+    with agent(asked, "-c", "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n"
+               "import sys; from nalb.launch.agent import main; sys.exit(main())") as process:  # fmt: skip
+        lines, last = outcome(process)
+    assert len(lines) == 1
+    assert lines[0].startswith("nalb: no place for keys and sockets on this host (")
+    assert last.returncode == 3
+
+
 def test_keys_of_another_node_are_refused_and_removed(tmp_path: Path) -> None:
     keys = make_keys({"n0": "10.0.0.1"})["n0"]
     asked = msgspec.structs.replace(order("other", "true", NALB_NODE="n1"), keys=keys.text())

@@ -37,6 +37,7 @@ def test_a_container_that_sees_only_its_own_group(tmp_path):
     mounts = [
         f"30 23 0:26 /docker/x {tmp_path} rw - cgroup none rw,cpu,cpuacct",
         "31 23 0:27 / /nowhere rw - ext4 none rw",
+        "32 23 0:28 / /tmp rw - tmpfs  rw",  # mounted without a source
     ]
     proc = proc_of(tmp_path, "4:cpu,cpuacct:/docker/x\n3:cpuset:/docker/x\n", mounts)
     assert quota_files(proc) == [own]

@@ -1,12 +1,14 @@
 """Ids read from /proc are signalled only where they are those of our own PID namespace."""
 
 import os
+import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from nalb.process.proc import require_own_proc
+from nalb.process.proc import require_own_proc, stopped_at
 
 BYSTANDER = """
 import subprocess, sys
@@ -27,6 +29,19 @@ bystander.kill()
 
 def test_the_usual_proc_is_our_own():
     require_own_proc()
+
+
+def test_a_name_that_the_kernel_cuts_within_a_character_is_no_matter(tmp_path: Path):
+    program = tmp_path / "abcdefghijklmné"  # 15 bytes end in the middle of its last letter
+    program.symlink_to("/bin/sleep")
+    with subprocess.Popen([program, "20"]) as one:
+        try:
+            assert stopped_at(one.pid) is None
+            os.kill(one.pid, signal.SIGSTOP)
+            os.waitpid(one.pid, os.WUNTRACED)
+            assert stopped_at(one.pid) is not None
+        finally:
+            one.kill()
 
 
 @pytest.mark.root

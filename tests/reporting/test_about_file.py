@@ -8,10 +8,10 @@ from nalb.reporting.about_file import read_about, write_about
 
 def test_a_run_says_when_where_and_how_it_began(tmp_path):
     assert read_about(tmp_path) is None
-    write_about(tmp_path, "1.2.3", ["compare", "--network", "my net"], iterations=30)
+    write_about(tmp_path, "1.2.3", ["compare", "--network", "my net", "caf\udce9"], iterations=30)
     about = read_about(tmp_path)
     assert about.version == "1.2.3"
-    assert about.command == ["compare", "--network", "my net"]
+    assert about.command == ["compare", "--network", "my net", "caf?"]  # names of files need not be UTF-8
     assert about.iterations == 30
     assert "core" in about.machine
     assert about.begun[:2] == "20"

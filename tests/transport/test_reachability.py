@@ -31,16 +31,17 @@ pytestmark = pytest.mark.jobs
 WATCH = """
 import sys, threading
 from nalb.transport import reachability
+from nalb.transport.reachability import Answer
 from nalb.settings import from_environment
-left = [word == "1" for word in sys.argv[2]]
+left = [{"1": Answer.ACCEPTED, "-": Answer.REFUSED, "0": Answer.NONE}[word] for word in sys.argv[2]]
 over = threading.Event()
-def answers(peer, limit_s):
+def knock(peer, limit_s):
     if len(left) == 1:
         over.set()
-    return left.pop(0) if left else True
-reachability.answers = answers
+    return left.pop(0) if left else Answer.ACCEPTED
+reachability.knock = knock
 environment = {"DMLC_ROLE": "server", "DMLC_PS_ROOT_URI": "192.0.2.1", "DMLC_PS_ROOT_PORT": "9091", "NALB_NODE": "n1",
-               "DMLC_NUM_WORKER": "1", "DMLC_NUM_SERVER": "1", "NALB_DEADLINE_S": "0.5"}
+               "DMLC_NUM_WORKER": "1", "DMLC_NUM_SERVER": "1", "NALB_DEADLINE_S": "0.5", "NALB_STARTUP_S": sys.argv[3]}
 if sys.argv[1] == "together":
     environment |= {"NALB_JOB": "x:n1.server", "NALB_ADDRESSES": "192.0.2.1,192.0.2.2"}
 with reachability.reach_kept(from_environment(environment, "n1")):
@@ -49,28 +50,32 @@ with reachability.reach_kept(from_environment(environment, "n1")):
 
 
 @pytest.mark.parametrize(
-    ("how", "heard", "code"),
+    ("how", "heard", "startup_s", "cause"),
     [
-        ("together", "1" + "0" * 50, 4),  # the link is lost
-        ("together", "0" * 50, 4),  # or was never there
-        ("apart", "0" * 15, 0),  # another launcher may start it later
-        ("apart", "0001" + "0" * 50, 4),
-        ("together", "1010101", 0),  # now and then is enough
+        ("together", "1" + "0" * 50, "60", Cause.UNREACHABLE),  # the link is lost
+        ("together", "0" * 50, "60", Cause.UNREACHABLE),  # or was never there
+        ("apart", "0" * 15, "60", None),  # another launcher may start it later
+        ("apart", "-" * 15, "60", None),  # or its coordinator
+        ("apart", "0" * 50, "1", Cause.NO_COORDINATOR),  # but not for ever
+        ("apart", "-" * 50, "1", Cause.NO_COORDINATOR),
+        ("apart", "0001" + "0" * 50, "60", Cause.UNREACHABLE),
+        ("apart", "--1" + "-" * 50, "60", Cause.NO_COORDINATOR),  # it was there, and has ended
+        ("together", "1010101", "60", None),  # now and then is enough
     ],
 )
-def test_a_host_that_no_longer_answers(how: str, heard: str, code: int) -> None:
+def test_a_host_that_no_longer_answers(how: str, heard: str, startup_s: str, cause: Cause | None) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", WATCH, how, heard],
+        [sys.executable, "-c", WATCH, how, heard, startup_s],
         env=AS_LAUNCHED,
         capture_output=True,
         text=True,
         check=False,
         timeout=60,
     )
-    assert done.returncode == code, done.stderr
-    if code:
+    assert done.returncode == (0 if cause is None else 4), done.stderr
+    if cause is not None:
         told = told_in(done.stderr)
-        assert (told.cause, who(told), told.phase) == (Cause.UNREACHABLE, ("server", "n1"), Phase.START)
+        assert (told.cause, who(told), told.phase) == (cause, ("server", "n1"), Phase.START)
 
 
 def test_a_closed_port_is_an_answer() -> None:
