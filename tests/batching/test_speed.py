@@ -57,7 +57,9 @@ def test_arima_forecasts_as_the_library_does():
 
 def test_arima_without_its_library_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "statsmodels", None)  # as where it is not installed
-    with pytest.raises(MachineError, match=r"arima needs the extra arima \(statsmodels\): pip install 'nalb\[arima\]'"):
+    with pytest.raises(
+        MachineError, match=r"arima needs the extra arima \(statsmodels\): pip install -e '.\[arima\]' "
+    ):
         Arima()
 
 

@@ -29,7 +29,7 @@ HAS_TORCH = importlib.util.find_spec("torch") is not None
 
 def test_an_absent_torch_is_one_line_that_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)  # as where it is not installed
-    with pytest.raises(MachineError, match=r"gloo' needs the extra peers \(torch\): pip install 'nalb\[peers\]'"):
+    with pytest.raises(MachineError, match=r"gloo' needs the extra peers \(torch\): pip install -e '.\[peers\]' "):
         require_torch()
 
 
