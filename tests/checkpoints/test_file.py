@@ -15,6 +15,7 @@ from nalb.checkpoints.file import (
     DIGEST_BYTES,
     LENGTH_BYTES,
     MAGIC,
+    VERSION,
     Checkpoint,
     OptimizerState,
     Progress,
@@ -123,7 +124,7 @@ def signed_bytes(packed: bytes, arrays: bytes = b"") -> bytes:
 
 def header(**changes: object) -> dict[str, object]:
     optimizer = {"kind": "SGD"}
-    return {"version": 1, "progress": {}, "settings": {}, "optimizer": optimizer, "arrays": []} | changes
+    return {"version": VERSION, "progress": {}, "settings": {}, "optimizer": optimizer, "arrays": []} | changes
 
 
 @pytest.mark.parametrize(
@@ -131,7 +132,7 @@ def header(**changes: object) -> dict[str, object]:
     [
         (b"", "empty"),
         (b"\0" * 100, "torn, or no checkpoint"),
-        (signed(header(version=2)), "format 2, this nalb reads 1"),
+        (signed(header(version=VERSION + 1)), f"format {VERSION + 1}, this nalb reads {VERSION}"),
         (signed(header(more=1)), "header cannot be read"),
         (signed([]), "header cannot be read"),
         (signed(header(), b"x"), "arrays are not those of its header"),

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from nalb.checkpoints import folder
+from nalb.checkpoints.file import VERSION
 from nalb.errors import CheckpointError
 from tests.checkpoints.examples import example
 
@@ -101,11 +102,14 @@ def test_what_cannot_be_read_just_now_is_skipped_and_not_damaged(tmp_path: Path)
 
 def test_another_versions_checkpoint_is_not_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Training would begin anew, or lose what came after an older one."""
-    monkeypatch.setattr("nalb.checkpoints.file.VERSION", 2)
+    monkeypatch.setattr("nalb.checkpoints.file.VERSION", VERSION + 1)
     (newer,) = write(tmp_path, 40)
     monkeypatch.undo()
     write(tmp_path, 20)
-    with pytest.raises(CheckpointError, match=rf"checkpoint {newer}: it has format 2, this nalb reads 1: use the one"):
+    with pytest.raises(
+        CheckpointError,
+        match=rf"checkpoint {newer}: it has format {VERSION + 1}, this nalb reads {VERSION}: use the one",
+    ):
         folder.newest(tmp_path)
 
 
