@@ -260,6 +260,7 @@ class Front:
             return self._place_planned(place)
 
     def _place_planned(self, place: PlaceInIteration) -> PlaneSum | RingSum:
+        self._wait(lambda: True)  # DDP begins further sums where the iteration's first one has failed
         assert self._route is not None
         if self._route.by_ring:
             return self._place_in_ring(place.is_last)

@@ -353,6 +353,20 @@ def test_leaving_tells_of_the_last_iteration_of_the_ring_first(job):
     closing.result(LIMIT_S)
 
 
+def test_further_sums_of_an_iteration_whose_first_one_failed_raise_why(job):
+    """DDP begins all sums of a backward pass, whatever becomes of the first."""
+    for _ in range(2):
+        for elements in SIZES:
+            job.directly(elements)
+    first = job.place(SIZES[0])
+    assert job.agent.hear().is_whole
+    job.agent.tell(o.Ended(Failure(cause=Cause.COORDINATOR, detail="disk full", role="scheduler", node="n1")))
+    with pytest.raises(JobFailed, match="disk full"):
+        first.result(LIMIT_S)
+    with pytest.raises(JobFailed, match="disk full"):
+        job.place(SIZES[1]).result(LIMIT_S)
+
+
 def test_an_error_of_any_length_is_told_as_it_fits(job):
     """A packet that the socket does not take would leave the agent, and so all ranks, waiting."""
     closing = job.thread.submit(job.front.close, "failed: a path of \udcff" + "x" * 1_000_000)
