@@ -40,9 +40,8 @@ def serve(settings: Settings) -> None:
 
     MXNet's library is enough: its Python package takes 1.4 s of a core and 115 MB more, in each server.
     """
-    os.environ["DMLC_NUM_WORKER"] = str(
-        settings.pushers
-    )  # a server answers once so many workers have pushed; the scheduler has the number of all workers
+    # A server answers once so many workers have pushed; the scheduler has the number of all workers.
+    os.environ["DMLC_NUM_WORKER"] = str(settings.pushers)
     package = importlib.util.find_spec("mxnet")
     assert package is not None, "require_mxnet"
     assert package.origin is not None
@@ -104,7 +103,7 @@ def _predictor(settings: Settings) -> tuple[Callable[[int], Predictor] | None, C
     require_library(settings.predictor)
     if settings.predictor in PREDICTORS:
         return PREDICTORS[settings.predictor], lambda: None
-    os.environ["DMLC_ROLE"] = "worker"  # as in serve
+    os.environ["DMLC_ROLE"] = "worker"  # keeps the import from starting MXNet's own loop
     from kvstore_patch.roles.speed_networks import NETWORKS, ModelFolder
 
     os.environ["DMLC_ROLE"] = settings.role

@@ -36,9 +36,8 @@ def stopped_at(pid: int) -> int | None:
     The ticks of a process that is stopped again and again, as by netem's duty cycle, grow between the stops.
     """
     try:
-        fields = (
-            Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-        )  # a name may be cut within a character
+        # Bytes, since the kernel may cut the process's name within a character.
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
     except OSError:  # the process has ended
         return None
     return int(fields[11]) + int(fields[12]) if fields[0] == b"T" else None

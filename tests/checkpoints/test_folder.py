@@ -106,9 +106,10 @@ def test_another_versions_checkpoint_is_not_passed_over(tmp_path: Path, monkeypa
     (newer,) = write(tmp_path, 40)
     monkeypatch.undo()
     write(tmp_path, 20)
+    formats = f"it has format {VERSION + 1}, this nalb reads {VERSION}"
     with pytest.raises(
         CheckpointError,
-        match=rf"checkpoint {newer}: it has format {VERSION + 1}, ",
+        match=rf"checkpoint {newer}: {formats}: use the one",
     ):
         folder.newest(tmp_path)
 

@@ -506,9 +506,8 @@ def fails_amid_an_iteration():
         if RANK and iteration == 4:
             array = mx.nd.take(array, nd.array([97, 98, 99]), mode="raise")
         store.pushpull("k", array)
-    time.sleep(
-        60
-    )  # a further call, or mx.nd.waitall(), could raise the error in the script before nalb's thread tells it
+    # A further call, or mx.nd.waitall(), could raise the error in the script before nalb's thread tells it.
+    time.sleep(60)
 
 
 def gan(ranks, stores):
