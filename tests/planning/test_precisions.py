@@ -77,13 +77,15 @@ def test_no_node_that_could_push_more_for_nothing_pushes_less(up):
 
 
 def test_with_a_step_less_one_node_of_wan4_alone_binds(monkeypatch):
-    """The node of 50 Mbit/s pushes less, and the answers are rounded for it; the others push whole values."""
+    """The node of 50 Mbit/s pushes less, and the answers are rounded for it; those with room on their links push whole values."""
     monkeypatch.setattr("nalb.planning.precisions.STEPS", STEPS[:2])
     network = load_network(find_network("wan4-static"))
     nodes = job_nodes(network)
     model = PrecisionModel(nodes, TENSORS, configured_capacities(network, 0.0))
     chosen = model.choose()
-    assert chosen == Precisions("float16", ("float32", "float32", "float32", "float16"))
+    assert chosen == Precisions("float16", ("float32", "float16", "float32", "float16"))
+    monkeypatch.setattr("nalb.planning.precisions.ROOM", 1.0)
+    assert model.choose() == Precisions("float16", ("float32", "float32", "float32", "float16"))
     assert model.exchange_s(chosen) == pytest.approx(model.exchange_s(Precisions.all_in("float16", nodes)), rel=1e-6)
 
 

@@ -71,8 +71,8 @@ def test_what_binds_is_lowered_and_the_plan_tells_each_rank():
     job = Job(SLOW)
     whole_s = job.run(3)[-1]
     times = job.run(8)
-    assert job.chosen == Precisions("int8", ("float16", "float16", "float16", "int8"))
-    assert job.planner.present.message.pushes == ["float16", "float16", "float16", "int8"]
+    assert job.chosen == Precisions("int8", ("float16", "int8", "int8", "int8"))
+    assert job.planner.present.message.pushes == ["float16", "int8", "int8", "int8"]
     assert times[-1] < 0.3 * whole_s
     assert job.cuts == 2  # one change, however many steps it took
     worth_s = job.planner.chosen.worth_s
