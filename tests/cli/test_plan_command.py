@@ -168,10 +168,10 @@ def test_precisions_that_pay_are_chosen_and_explained(capsys):
     words = ("--capacities-mbps", "200,120,160,50", "--model-bytes", "12.9e6", "--precision")
     answer = json.loads(plan(capsys, *words, "auto", "--json"))
     assert answer["answers"] == "int8"
-    assert answer["pushes"] == ["float16", "float16", "float16", "int8"]
+    assert answer["pushes"] == ["float16", "int8", "float16", "int8"]
     assert answer["bound_s"] < 0.26 * answer["whole_bound_s"]
     forced = json.loads(plan(capsys, *words, "float16", "--json"))
     assert forced["pushes"] == ["float16"] * 4
     text = plan(capsys, *words, "auto", "--explain")
-    assert "answers int8; pushes n0 float16, n1 float16, n2 float16, n3 int8; bound with float32 alone" in text
+    assert "answers int8; pushes n0 float16, n1 int8, n2 float16, n3 int8; bound with float32 alone" in text
     assert "n3 pushes int8: with float32 the exchange would take" in text

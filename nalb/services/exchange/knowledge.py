@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from statistics import median_low
 from typing import NamedTuple
 
 import numpy as np
@@ -67,7 +68,7 @@ class Known:
     round_trip_s: float  # to the farthest node, without queues
     is_bbr: bool  # TCP's congestion control is BBR to all nodes that are far
     compute_spread_s: float  # of the last iteration
-    iteration: IterationPace = EXPOSED  # how the last iteration's time followed from its exchange's
+    iteration: IterationPace = EXPOSED  # how the last few iterations' times followed from their exchanges'
 
     @property
     def capacities(self) -> Capacities | None:
@@ -135,7 +136,8 @@ class NetworkKnowledge:
         self._observations: list[deque[ServerObservation]] = [deque(maxlen=OBSERVATIONS_KEPT) for _ in nodes.nodes]
         self._configured: ConfiguredRates | None = None
         self._round_trip_s, self._is_bbr, self._compute_spread_s = 0.0, False, 0.0
-        self._iteration, self._wire_part = EXPOSED, 1.0  # bytes on the wire per byte of values
+        self._paces: deque[IterationPace] = deque(maxlen=rules.look_iterations)  # one may be the first after a pause
+        self._wire_part = 1.0  # bytes on the wire per byte of values
 
     @property
     def now(self) -> Known:
@@ -152,8 +154,12 @@ class NetworkKnowledge:
             self._round_trip_s,
             self._is_bbr,
             self._compute_spread_s,
-            self._iteration._replace(delay_s=delay_s(self._round_trip_s)),
+            self._pace()._replace(delay_s=delay_s(self._round_trip_s)),
         )
+
+    def _pace(self) -> IterationPace:
+        """How the last few iterations' times followed from their exchanges'."""
+        return IterationPace(*map(median_low, zip(*self._paces, strict=True))) if self._paces else EXPOSED
 
     def _core_times(self) -> CoreTimes | None:
         times = self._cores.times()
@@ -183,7 +189,8 @@ class NetworkKnowledge:
 
     def learn(self, finished: FinishedIteration, plan: Distribution | None, shows_servers: bool) -> Learned:
         """Learn from one iteration. plan: None where MXNet routed it. shows_servers: the time of each server shows its rate."""
-        self._compute_spread_s, self._iteration = finished.compute_spread_s, finished.pace
+        self._compute_spread_s = finished.compute_spread_s
+        self._paces.append(finished.pace)
         if not len(finished.samples):
             return Learned(False, [])
         work = finished.work

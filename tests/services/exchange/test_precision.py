@@ -37,7 +37,7 @@ class Job:
             self.precision, self.cuts = wanted, self.cuts + 1
             self.planner.register(SPECS, 16_000.0, precision=wanted)
 
-    def run(self, iterations, scale=lambda: 1.0):
+    def run(self, iterations, scale=lambda: 1.0, pause_s=0.0):
         """Iterations; returns the exchanges' times."""
         times = []
         for _ in range(iterations):
@@ -50,7 +50,7 @@ class Job:
             took_s = max(done.time_s, self.hidden_s)
             self.planner.judge(
                 FinishedIteration(
-                    done.samples, took_s, max(took_s - self.hidden_s, 1e-9), iteration_s=took_s + self.other_s
+                    done.samples, took_s, max(took_s - self.hidden_s, 1e-9), iteration_s=took_s + self.other_s + pause_s
                 )
             )
             self.planner.consider_precisions()
@@ -98,6 +98,17 @@ def test_precisions_follow_links_that_change_and_go_back():
     job.rates_mbps = FAST
     job.run(60)
     assert job.chosen == whole(job)
+
+
+def test_a_pause_of_the_script_changes_nothing():
+    """An iteration with an evaluation in it takes longer, but not for its exchange."""
+    job = Job(SLOW)
+    job.run(6)
+    chosen, cuts = job.chosen, job.cuts
+    for _ in range(3):
+        job.run(1, pause_s=60.0)
+        job.run(4)
+        assert (job.chosen, job.cuts) == (chosen, cuts)
 
 
 def test_noise_changes_nothing_again_and_again():
