@@ -11,9 +11,9 @@ hides under computing.
 
 The search goes down from whole values. In each round it tries a step of the answers, steps of the pushes of the slowest uplinks,
 and both together, and takes the best. At last each worker, from the fastest uplink on, goes back up as far as that costs no priced
-time. On wan4-static, wan6-static and wan6-asymmetric this finds the optimum of all combinations. A worker that pushes more bytes
-than answers have needs ROOM on its link: where that is nearly full, its pushes come later than the others'. By sites all pushes and
-answers have one precision: what travels in a LAN then crosses the uplink as it is. Caps of pairs are not seen.
+time. On wan4-static, wan6-static and wan6-asymmetric this finds the optimum of all combinations. Bytes that a worker pushes beyond
+those of an answer need ROOM on all links that they take: where one is nearly full, they come late. By sites all pushes and answers
+have one precision: what travels in a LAN then crosses the uplink as it is. Caps of pairs are not seen.
 
 Choice not taken: int4. It keeps 1/14 of the largest of a value's neighbours, and only small models are known to bear that. So only
 who asks for it gets it.
@@ -37,10 +37,10 @@ STEPS = ("float32", "float16", "int8")
 AUTO_PRECISION = "auto"  # asks for a choice
 ASKED = (*PRECISIONS, AUTO_PRECISION)  # what a job's options may ask for
 PRICE = 0.05  # part of an iteration's time that a step of all pushes and answers must save
-# Times the load out of a node whose worker pushes more bytes than answers have: its link must carry so much. Messages wait for each
-# other, so exchanges take up to 1.2 of what links need (docs/results/close-to-the-bound.md), and estimates are off. Simulated slice
-# by slice on 46 drawn networks, `auto` takes 1.006 of the time of int8 on average, 1.04 at worst; without room 1.014 and 1.15.
-ROOM = 1.25
+# Times each byte that a worker pushes beyond those of an answer: links must have room for as many more. Messages wait for each
+# other, so links that are nearly full end late, and estimates are off. Simulated slice by slice on 46 drawn networks, `auto` takes
+# 1.0025 of the time of int8 on average, and more than 1.03 on two of them; with 1 it takes 1.014, and more than 1.03 on six.
+ROOM = 2.0
 TRIED = 16  # numbers of workers that are tried together, at most
 
 
@@ -94,15 +94,13 @@ class PrecisionModel:
     def exchanges_s(self, several: Sequence[Precisions], room: float = 1.0) -> Floats:
         """The least times of exchanges in several precisions, seconds: the T of `exact` in each, with one level all at once.
 
-        room: times the load out of nodes whose workers push more bytes than answers have.
+        room: times each byte that a worker pushes beyond those of an answer.
         """
         if self.capacities.uplinks is not None:
             return np.array([self._by_sites_s(one) for one in several])
         model_bytes = np.array([self._bytes[one.answers] for one in several], dtype=np.float64)
-        loads, rates = self._loads(several), self.capacities.rates
-        needs_room = self._pushed_bytes(several) > model_bytes[:, None]
-        needs = np.stack([np.where(needs_room, room, 1.0), np.ones(needs_room.shape)], axis=1)
-        start_s, slope_s = (needs * load / rates for load in loads)
+        loads, rates = self._loads(several, room), self.capacities.rates
+        start_s, slope_s = (load / rates for load in loads)
         if (cores := self._core_times(model_bytes[:, None, None])) is not None:
             of_cores = np.broadcast_to(cores.fixed_s, cores.s_per_byte.shape)
             start_s = np.concatenate([start_s, of_cores], axis=1)
@@ -116,15 +114,13 @@ class PrecisionModel:
         model_bytes = self._bytes[precisions.answers]
         return exact(precisions.on(self.nodes, self.tensors), model_bytes, self._capacities(model_bytes))[1]
 
-    def _loads(self, several: Sequence[Precisions]) -> tuple[Floats, Floats]:
+    def _loads(self, several: Sequence[Precisions], room: float = 1.0) -> tuple[Floats, Floats]:
         """Each node's load in each of these precisions, as `linear_loads`, shape (C, 2, N)."""
         answers = np.array([self._bytes[one.answers] for one in several], dtype=np.float64)
-        return linear_loads(self.nodes, self._pushed_bytes(several) / answers[:, None], answers)
-
-    def _pushed_bytes(self, several: Sequence[Precisions]) -> Floats:
-        """The bytes that each node's worker pushes in each of these precisions, shape (C, N)."""
         pushes = np.array([[self._bytes[push] for push in one.pushes] for one in several], dtype=np.float64)
-        return pushes.reshape(len(several), len(self.nodes))  # also of none
+        pushes = pushes.reshape(len(several), len(self.nodes))  # also of none
+        pushes += (room - 1) * np.maximum(0.0, pushes - answers[:, None])
+        return linear_loads(self.nodes, pushes / answers[:, None], answers)
 
     @staticmethod
     def _alone(per_share: Floats) -> npt.NDArray[np.bool_]:
