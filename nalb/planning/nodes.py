@@ -202,6 +202,12 @@ def server_indices(nodes: Sequence[Node]) -> npt.NDArray[np.int64]:
     return np.flatnonzero([node.is_server for node in nodes])
 
 
+def lone_worker(nodes: Sequence[Node]) -> int | None:
+    """The index of the only worker where it is a server as well: it sums all over loopback. None in any other job."""
+    workers = [i for i, node in enumerate(nodes) if node.is_worker]
+    return workers[0] if len(workers) == 1 and nodes[workers[0]].is_server else None
+
+
 def linear_load(nodes: Sequence[Node], model_bytes: float) -> tuple[Floats, Floats]:
     """(a, b) of each node's load a + b m_i, out and in: bytes, and bytes per byte of share; shape (2, N) each."""
     return linear_loads(nodes, np.array([node.push_part for node in nodes]), np.array(model_bytes))

@@ -26,10 +26,18 @@ from itertools import product
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from nalb.planning.filling import fill_levels_s
-from nalb.planning.nodes import Capacities, CoreTimes, Floats, Node, completion_s, linear_loads, server_indices
+from nalb.planning.nodes import (
+    Capacities,
+    CoreTimes,
+    Floats,
+    Node,
+    completion_s,
+    linear_loads,
+    lone_worker,
+    server_indices,
+)
 from nalb.planning.shares import exact
 from nalb.planning.slices import PRECISIONS, Tensor, size_bytes, value_dtype, wire_dtype
 
@@ -98,17 +106,19 @@ class PrecisionModel:
         """
         if self.capacities.uplinks is not None:
             return np.array([self._by_sites_s(one) for one in several])
+        if lone_worker(self.nodes) is not None:
+            return np.zeros(len(several))
         model_bytes = np.array([self._bytes[one.answers] for one in several], dtype=np.float64)
-        loads, rates = self._loads(several, room), self.capacities.rates
-        start_s, slope_s = (load / rates for load in loads)
+        fixed, per_share = self._loads(several, room)
+        rates = self.capacities.rates
+        start_s, slope_s = fixed / rates, np.maximum(per_share, 0.0) / rates  # with room a load may fall with the share
         if (cores := self._core_times(model_bytes[:, None, None])) is not None:
             of_cores = np.broadcast_to(cores.fixed_s, cores.s_per_byte.shape)
             start_s = np.concatenate([start_s, of_cores], axis=1)
             slope_s = np.concatenate([slope_s, cores.s_per_byte], axis=1)
         servers = server_indices(self.nodes)
         level_s = fill_levels_s(start_s[:, :, servers], slope_s[:, :, servers], model_bytes)
-        slowest_s = np.maximum(level_s, start_s.max(axis=(1, 2)))
-        return np.where(self._alone(loads[1]), 0.0, slowest_s)
+        return np.maximum(level_s, start_s.max(axis=(1, 2)))
 
     def _by_sites_s(self, precisions: Precisions) -> float:
         model_bytes = self._bytes[precisions.answers]
@@ -121,11 +131,6 @@ class PrecisionModel:
         pushes = pushes.reshape(len(several), len(self.nodes))  # also of none
         pushes += (room - 1) * np.maximum(0.0, pushes - answers[:, None])
         return linear_loads(self.nodes, pushes / answers[:, None], answers)
-
-    @staticmethod
-    def _alone(per_share: Floats) -> npt.NDArray[np.bool_]:
-        """Where the only worker is a server as well: it sums all over loopback."""
-        return np.asarray((per_share < 0).all(axis=1).any(axis=1))
 
     @cached_property
     def _bytes(self) -> dict[str, int]:
@@ -206,8 +211,9 @@ class PrecisionModel:
 
     def pourable(self, several: Sequence[Precisions]) -> list[Precisions]:
         """Those with which no node's load falls where its share grows, as `exact` needs."""
-        _, per_share = self._loads(several)
-        can_be = (per_share >= 0).all(axis=(1, 2)) | self._alone(per_share)
+        if lone_worker(self.nodes) is not None:
+            return list(several)
+        can_be = (self._loads(several)[1] >= 0).all(axis=(1, 2))
         return [one for one, can in zip(several, can_be.tolist(), strict=True) if can]
 
     def worth_s(self, precisions: Precisions) -> Floats:

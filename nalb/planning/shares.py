@@ -22,6 +22,7 @@ from nalb.planning.nodes import (
     levels_s,
     limits_s,
     linear_load,
+    lone_worker,
     server_indices,
 )
 
@@ -131,10 +132,8 @@ def exact(nodes: Sequence[Node], model_bytes: float, capacities: Capacities) -> 
     if capacities.uplinks is not None:
         shares = levels.least_owned_bytes(capacities.uplinks, capacities.rates, model_bytes)
         return shares, completion_s(nodes, shares, model_bytes, capacities)
-    _, per_share = linear_load(nodes, model_bytes)
     shares = np.zeros(len(nodes))
-    alone = (per_share < 0).all(axis=0)
-    if alone.any():  # the only worker is a server as well: it sums all over loopback
+    if (alone := lone_worker(nodes)) is not None:
         shares[alone] = model_bytes
         return shares, 0.0
     servers = server_indices(nodes)

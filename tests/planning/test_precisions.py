@@ -134,6 +134,16 @@ def test_cores_that_take_as_long_end_the_steps():
     assert slow.choose() == Precisions.all_in("float32", model.nodes)
 
 
+@pytest.mark.parametrize("up", [[25e6, 6e6], [12e6, 12e6]])
+def test_two_workers_do_not_sum_for_nothing(up):
+    """One that pushes more than is answered beside one that pushes less: both loads fall where the first one sums."""
+    model = model_of(up)
+    uneven = Precisions("float16", ("float32", "int8"))
+    assert model.exchange_s(uneven) > 0
+    assert model.pourable([uneven]) == []
+    assert model.choose() == Precisions.all_in("int8", model.nodes)
+
+
 def test_what_a_step_must_save():
     """One step of everything is worth PRICE of an iteration: a little above it is taken, a little below it is not."""
     up = [50e6] * 4
