@@ -257,10 +257,8 @@ def test_the_line_ends_with_the_network_and_its_end_is_said(name: str, caplog: p
         hub = emulation.hub_namespace()
         (line,) = namespaces.processes_by_namespace([hub])[hub]
     assert namespaces.identity_of_process(line) is None
-    said = [
-        record.message for record in caplog.records if "could not keep up" not in record.message
-    ]  # of a busy machine
-    assert said == []
+    said = [record.message for record in caplog.records]
+    assert [one for one in said if "could not keep up" not in one] == [], "a busy machine may slow the line"
     caplog.clear()
     with network_up(a_network(name, "delay_ms = 1")) as emulation:
         (line,) = namespaces.processes_by_namespace([hub])[hub]
