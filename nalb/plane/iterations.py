@@ -84,7 +84,7 @@ class RankIterations:
             self._tell_routes(self._plan)
 
     def take(self, order: FromTraining) -> None:
-        """Take in an order; it is carried out by `go_on`, in order."""
+        """Take in an order; it is carried out by `go_on`, in order but for Ready."""
         self._held.append(order)
 
     def go_on(self) -> None:
@@ -121,6 +121,15 @@ class RankIterations:
             order = self._held.popleft()
             self._take[type(order)](order)
             self._choose()
+        if self._held and self._progress is not None:
+            self._take_ready()
+
+    def _take_ready(self) -> None:
+        """Carry out each Ready of a sum that has begun: orders before it may wait for that sum. Another thread says Ready for GPUs."""
+        still_to_begin = {order.tensor for order in self._held if isinstance(order, orders.Sum)}
+        for order in [one for one in self._held if isinstance(one, orders.Ready) and one.tensor not in still_to_begin]:
+            self._held.remove(order)
+            self._ready(order)
 
     def _must_wait(self, order: FromTraining) -> bool:
         """Whether an order waits for the plan of the next iteration, or for the end of the one under way."""
@@ -128,9 +137,11 @@ class RankIterations:
             return self._plan is None if self._progress is None else order.tensor == 0
         if isinstance(order, orders.RingDone):
             return self._plan is None and self._is_registered
+        if isinstance(order, orders.WriteKept):  # the script may wait for it before it begins the iteration's next sum
+            return self._progress is not None and not self._progress.has_summed(len(self._calls))
         if isinstance(order, orders.Leave):
             self._break_off()
-        between = orders.TensorList | orders.WriteKept | orders.ReadKept | orders.Leave
+        between = orders.TensorList | orders.ReadKept | orders.Leave
         return self._progress is not None and isinstance(order, between)
 
     def _write_kept(self, order: orders.WriteKept) -> None:

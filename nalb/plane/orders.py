@@ -19,7 +19,7 @@
     T -> A  RingBegun          a sum by the ring begins
     T -> A  RingDone(k)        iteration k was summed by the ring
     T -> A  ByGloo             the script begins a collective of all ranks that is gloo's alone
-    T -> A  WriteKept          what rounding took is to be in a file, after the iterations before
+    T -> A  WriteKept          what rounding took is to be in a file, after the sums before
     A -> T  KeptWritten        it is there
     T -> A  ReadKept           go on with what that file holds
     T -> A  Leave              the script ends
@@ -147,7 +147,7 @@ class ByGloo(Order, frozen=True):
 
 
 class WriteKept(Order, frozen=True):
-    """What rounding took is to be in this file, once the iterations before are over."""
+    """What rounding took is to be in this file, once the sums before are there."""
 
     path: str
 

@@ -99,7 +99,11 @@ class SliceProgress:
         self._told[tensor] = elements
         return elements
 
+    def has_summed(self, tensors: int) -> bool:
+        """Whether the sums of the first so many tensors are back, where no others have begun."""
+        return self._answers == self._cut.first[tensors]
+
     @property
     def is_complete(self) -> bool:
         """Whether all sums of the iteration are back."""
-        return self._answers == self._cut.first[self.tensors]
+        return self.has_summed(self.tensors)

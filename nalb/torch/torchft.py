@@ -32,8 +32,9 @@ class ProcessGroupNalb(ProcessGroupWrapper):  # type: ignore[misc]
         options.group_rank, options.group_size, options.timeout = rank, world_size, self._timeout
         job = TorchJob(dist.PrefixStore("job", store), rank, world_size, self._timeout, ends_script=False)
         self._job = job
-        if self._gloo is not None:  # torchft has dropped the group of the quorum before
-            let_go(self._gloo)
+        old, self._gloo = self._gloo, None
+        if old is not None:  # torchft has dropped the group of the quorum before
+            let_go(old)
         group = NalbGroup(options, store, job if job.is_needed else None, gpus_by_plane=True)
         self._gloo = group.gloo
         return group

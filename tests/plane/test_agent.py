@@ -230,6 +230,65 @@ def test_what_rounding_took_outlives_a_restart(environment, tmp_path):
     assert sums_over_a_restart(tmp_path, 3) == sums_over_a_restart(tmp_path / "damaged", None)
 
 
+def test_what_rounding_took_is_written_between_two_sums_of_an_iteration(environment, tmp_path):
+    """A script may save a checkpoint there, and go on only then."""
+    environment.setenv("NALB_PRECISION", "int8")
+    fronts = [PlainFront(rank, 2) for rank in range(2)]
+    meet(fronts)
+    for front in fronts:
+        front.register([20_000, 6_000])
+    for front in fronts:
+        front.route()
+        front.begin(1)
+    for front in fronts:
+        front.wait(1)
+        front.send(orders.WriteKept(str(tmp_path / f"{front.rank}.npz")))
+    for front in fronts:
+        front.hear(orders.KeptWritten)
+        with np.load(tmp_path / f"{front.rank}.npz") as kept:
+            assert [len(kept[name]) for name in kept.files] == [20_000, 6_000]
+    for front in fronts:
+        front.send(orders.Sum(1, front.memory, front.offsets[1], 2))
+        front.send(orders.Ready(1, 6_000))
+    for front in fronts:
+        while front.hear(orders.Summed) != orders.Summed(1, 6_000):
+            pass
+        front.leave()
+    assert [front.agent.wait(LIMIT_S) for front in fronts] == [0] * 2
+
+
+@pytest.mark.parametrize("overtakes", [orders.Sum, orders.Leave, orders.WriteKept])
+def test_what_waits_for_a_sum_does_not_hold_up_its_elements(environment, tmp_path, overtakes):
+    """A thread that copies from a GPU says what is there when it is, and the script goes on meanwhile."""
+    environment.setenv("NALB_SCHEME", "average")  # its plans come ahead
+    fronts = [PlainFront(rank, 2) for rank in range(2)]
+    meet(fronts)
+    for front in fronts:
+        front.register([20_000, 6_000])
+    for front in fronts:
+        front.route()
+        front.begin(1)
+    for front in fronts:
+        front.wait(1)
+        front.tensors[1][:] = front.rank + 1
+        front.send(orders.Sum(1, front.memory, front.offsets[1], 2))
+        if overtakes is orders.Sum:
+            front.send(orders.Sum(0, front.memory, front.offsets[0], 3))
+        else:
+            front.send(orders.Leave() if overtakes is orders.Leave else orders.WriteKept(str(tmp_path / "kept")))
+        front.send(orders.Ready(1, 6_000))
+    for front in fronts:
+        while (summed := front.hear(orders.Summed)) != orders.Summed(1, 6_000):
+            assert summed.tensor == 1
+        assert set(front.tensors[1]) == {3}
+    for front in fronts:
+        if overtakes is orders.Sum:
+            front.send(orders.Ready(0, 20_000))
+        if overtakes is not orders.Leave:
+            front.leave()
+    assert [front.agent.wait(LIMIT_S) for front in fronts] == [0] * 2
+
+
 def test_fewer_bytes_by_sites(environment):
     """Leaders hand on answers as they came; other tensors, dtypes that travel whole, and what is not finite."""
     environment.setenv("NALB_SITES", "n0=east,n1=west,n2=east,n3=north,n4=east")
