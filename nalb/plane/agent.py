@@ -70,6 +70,7 @@ class Agent:
         self._settings = self._settings_at("tcp://0.0.0.0:0")  # until the coordinator's place is known
         told = told_agents(os.environ, start.size)
         self._links = AgentLinks(start.address, told[start.rank][1] if told else 0, own_keys(self._settings))
+        self._addresses: list[str] = []  # of all agents, by rank
         self._segments = Segments()
         self._client: Client | None = None
         self._reach: Reachability | None = None
@@ -151,7 +152,7 @@ class Agent:
         hosts = frozenset(one.removeprefix("tcp://").rpartition(":")[0] for one in order.addresses)
         settings = self._settings_at(f"tcp://{order.coordinator}")
         self._settings = settings if settings.addresses else replace(settings, addresses=hosts)
-        self._links.connect(self._start.rank, order.addresses)
+        self._addresses = order.addresses
         threading.Thread(target=self._join, name="nalb-join", daemon=True).start()
 
     def _join(self) -> None:
@@ -180,6 +181,8 @@ class Agent:
         self._reach = Reachability(self._settings, client.fail, lambda ways: client.note(ways=ways))
         ranks = SiteRanks.of(self._start.rank, self._start.size, welcome.levels)
         links, tell = self._links, self._training.tell
+        # not before: addresses may be those of another job, which does not welcome this agent
+        links.connect(self._start.rank, self._addresses)
         exchange = AgentExchange(links, ranks, lambda *sums: tell(orders.Summed(*sums)), self._settings.verify_sums)
         precision = self._settings.precision
         self._iterations = RankIterations(client, exchange, self._segments, tell, self._say_goodbye, precision)

@@ -125,7 +125,10 @@ class RankIterations:
             self._take_ready()
 
     def _take_ready(self) -> None:
-        """Carry out each Ready of a sum that has begun: orders before it may wait for that sum. Another thread says Ready for GPUs."""
+        """Carry out each Ready of a sum that has begun: orders before it may wait for that sum.
+
+        For a tensor on a GPU another thread says Ready, while the script goes on.
+        """
         still_to_begin = {order.tensor for order in self._held if isinstance(order, orders.Sum)}
         for order in [one for one in self._held if isinstance(one, orders.Ready) and one.tensor not in still_to_begin]:
             self._held.remove(order)

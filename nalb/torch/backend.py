@@ -8,6 +8,7 @@ import atexit
 import gc
 import os
 import sys
+import weakref
 from functools import partial
 from multiprocessing.util import Finalize
 from time import sleep
@@ -32,6 +33,7 @@ LEAST_ELEMENTS = 1024  # smaller sums go to gloo, in one round trip without slic
 # there for a thread of gloo's that may wait for that lock.
 HANDED_ON = (
     "allgather", "allreduce_coalesced", "barrier", "broadcast", "reduce_scatter", "send", "recv",
+    "reduce", "gather", "scatter", "alltoall", "allgather_coalesced", "reduce_scatter_single", "_reduce_scatter_base",
     "all_gather_single_coalesced", "all_to_all_single", "reduce_scatter_single_coalesced",
     "allgather_into_tensor_coalesced", "alltoall_base", "reduce_scatter_tensor_coalesced",
 )  # fmt: skip
@@ -44,6 +46,7 @@ _generation = 0  # how many default groups this process has made: names in the s
 # of DDP's C++ do not, and a thread that waits for the lock, to end a comm hook's callback, would wait for ever. So Python's is the
 # last.
 kept_gloo: list[dist.ProcessGroupGloo] = []
+_unused: list[dist.ProcessGroupGloo] = []  # those of groups that are gone
 
 
 class NalbGroup(dist.ProcessGroup):  # type: ignore[misc]
@@ -57,6 +60,7 @@ class NalbGroup(dist.ProcessGroup):  # type: ignore[misc]
         self._made_of = store, options.group_rank, options.group_size
         self.gloo = new_gloo(dist.PrefixStore("gloo", store), *self._made_of[1:], options.timeout)
         kept_gloo.append(self.gloo)
+        weakref.finalize(self, _unused.append, self.gloo).atexit = False
         self._inner = dist.ProcessGroup(*self._made_of)
         self._nccl: Any = None  # once it is asked for
         self._sums_cuda, self._knows_cuda = False, not torch.cuda.is_available()
@@ -144,9 +148,12 @@ class NalbGroup(dist.ProcessGroup):  # type: ignore[misc]
         self._job = None
 
 
-def let_go(gloo: dist.ProcessGroupGloo) -> None:
-    """Let gloo's threads end with the caller's reference, which must be the last one, and not at the end of the process."""
-    kept_gloo.remove(gloo)
+def let_go_of_unused() -> None:
+    """End gloo's threads of groups that are gone."""
+    while _unused:
+        gloo = _unused.pop()
+        if gloo in kept_gloo:
+            kept_gloo.remove(gloo)
 
 
 def _hand_on(name: str) -> None:
@@ -183,14 +190,26 @@ def current_job() -> TorchJob | None:
 
 
 def _leave() -> None:
-    """The script ends: in good order, or by an exception, which Python keeps as `sys.last_value`."""
+    """The script ends: in good order, or by an exception."""
     global _job
     leaving, _job = _job, None
     if leaving is not None:
-        error = getattr(sys, "last_value", None)
+        error = _end_of_script()
         if error is not None:  # to collect PyTorch's objects takes the interpreter a second at its end, and others wait
             gc.freeze()
         leaving.leave(None if error is None else f"failed: {one_line(error)}")
+
+
+def _end_of_script() -> BaseException | None:
+    """The exception that ends the script; None: it ends in good order.
+
+    Python keeps it as `sys.last_value`. In a process of multiprocessing it is under way still. `torch.multiprocessing.spawn` has
+    `sys.exit(1)` in its place.
+    """
+    error = sys.exc_info()[1]
+    if isinstance(error, SystemExit):
+        return (error.__context__ or error) if error.code else None
+    return error or getattr(sys, "last_value", None)
 
 
 @atexit.register
@@ -207,6 +226,7 @@ def _rest() -> None:
 def create(options: Any, _backend_options: object) -> NalbGroup:
     """Make a group; torch.distributed calls it for each."""
     global _job, _generation
+    let_go_of_unused()
     rank, size, store = options.group_rank, options.group_size, options.store
     is_default = not options.global_ranks_in_group
     if is_default:

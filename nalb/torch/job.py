@@ -24,6 +24,8 @@ from nalb.torch.sums import close_gpus
 WAITING = tuple(os.path.dirname(one.__file__) + os.sep for one in (torch.autograd, dist, torch.nn.parallel))
 NOT_OVER_S = 0.1  # before its end a wait that fails has not come to its end
 
+_has_joined = False  # whether this process has been in a job: the launcher's coordinator serves the first one only
+
 
 class TorchJob:
     """Joins the job, with an agent where this rank is the first of its machine."""
@@ -80,8 +82,10 @@ def new_gloo(store: dist.Store, rank: int, size: int, timeout: timedelta) -> dis
 
 def _join(store: dist.Store, rank: int, nodes: Sequence[str]) -> Front:
     """Start an agent, and let it join the job with all others. nodes: by rank."""
+    global _has_joined
     node, size = nodes[rank], len(nodes)
-    coordinator = os.environ.get("NALB_COORDINATOR")
+    coordinator = None if _has_joined else os.environ.get("NALB_COORDINATOR")
+    _has_joined = True
     settings = for_agents(os.environ, node=node, endpoint="", size=size, role="agent")
     start = o.Start(rank, size, node, _address(store), rank == 0 and not coordinator)
     front = Front(start, settings.startup_s, settings.silence_s)

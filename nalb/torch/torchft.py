@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import _DistributedBackendOptions
 from torchft.process_group import ProcessGroupWrapper
 
-from nalb.torch.backend import NalbGroup, let_go
+from nalb.torch.backend import NalbGroup, let_go_of_unused
 from nalb.torch.job import TorchJob
 
 __all__ = ["ProcessGroupNalb"]
@@ -24,7 +24,6 @@ class ProcessGroupNalb(ProcessGroupWrapper):  # type: ignore[misc]
         """timeout: of gloo's calls."""
         super().__init__(timeout)
         self._job: TorchJob | None = None
-        self._gloo: dist.ProcessGroupGloo | None = None  # of the present quorum
         atexit.register(self.shutdown)
 
     def _create_pg(self, store: dist.Store, rank: int, world_size: int) -> NalbGroup:
@@ -32,12 +31,8 @@ class ProcessGroupNalb(ProcessGroupWrapper):  # type: ignore[misc]
         options.group_rank, options.group_size, options.timeout = rank, world_size, self._timeout
         job = TorchJob(dist.PrefixStore("job", store), rank, world_size, self._timeout, ends_script=False)
         self._job = job
-        old, self._gloo = self._gloo, None
-        if old is not None:  # torchft has dropped the group of the quorum before
-            let_go(old)
-        group = NalbGroup(options, store, job if job.is_needed else None, gpus_by_plane=True)
-        self._gloo = group.gloo
-        return group
+        let_go_of_unused()  # torchft has dropped the group of the quorum before
+        return NalbGroup(options, store, job if job.is_needed else None, gpus_by_plane=True)
 
     def abort(self, errored: bool = True) -> None:
         """Leave the quorum. The other replicas' sums raise an error: whoever is left forms another one.

@@ -118,6 +118,17 @@ def test_ranks_on_hosts(cluster: Cluster, launch: Launch, tmp_path: Path) -> Non
 
 @needs_torch
 @pytest.mark.torch
+@pytest.mark.parametrize("how", ["--plain", "--encrypt"])
+def test_a_script_makes_a_default_group_again(launch: Launch, tmp_path: Path, how: str) -> None:
+    script = [sys.executable, str(Path(__file__).with_name("torch_twice.py"))]
+    job = launch("--local", "2", "--scheme", "average", how, "--", *script, **cache_of_torch(tmp_path))
+    assert job.end(START_LIMIT_S)[0] == 0, job.output
+    assert sum("sum 3.0 by plane 4" in line for line in job.lines) == 4, job.output
+    job.assert_nothing_left()
+
+
+@needs_torch
+@pytest.mark.torch
 def test_ranks_that_fail_are_named_and_the_job_restarts(launch: Launch, tmp_path: Path) -> None:
     """An agent is killed, then a script raises an exception, then a script is killed. The jobs are encrypted."""
     endings = ("agent", "exception", "killed")

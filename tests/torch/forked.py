@@ -1,4 +1,7 @@
-"""Two ranks that multiprocessing forks, which meet at an address of their own and end without leaving."""
+"""Two ranks that multiprocessing starts, which meet at an address of their own and end without leaving. forked.py [HOW]
+
+HOW: on rank 1 an exception ends them, while rank 0 waits for it in gloo.
+"""
 
 import multiprocessing
 import socket
@@ -8,20 +11,28 @@ import torch
 import torch.distributed as dist
 
 
-def run(rank: int, port: int) -> None:
+def run(rank: int, port: int, how: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("nalb", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
     for step in range(10):
         tensor = torch.full((5000,), float(step + rank))
         dist.all_reduce(tensor)
         assert tensor[4999] == 2 * step + 1
+    if how and rank == 1:
+        raise ValueError("the data are gone")
+    if how:
+        dist.recv(tensor, 1)
 
 
 if __name__ == "__main__":
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
+    how = sys.argv[1] if len(sys.argv) > 1 else ""
+    if how == "spawned":
+        torch.multiprocessing.spawn(run, (port, how), 2)
+        sys.exit()
     fork = multiprocessing.get_context("fork")
-    ranks = [fork.Process(target=run, args=(rank, port)) for rank in range(2)]
+    ranks = [fork.Process(target=run, args=(rank, port, how)) for rank in range(2)]
     for one in ranks:
         one.start()
     for one in ranks:

@@ -304,6 +304,24 @@ def part_of_the_ranks() -> None:
     dist.barrier()
 
 
+def groups_that_go() -> None:
+    def files() -> int:
+        dist.barrier()
+        return len(os.listdir("/proc/self/fd"))
+
+    def use_group() -> None:
+        group = dist.new_group([0, 1])
+        if dist.get_rank() < 2:
+            dist.all_reduce(torch.ones(8), group=group)
+            dist.destroy_process_group(group)
+
+    use_group()
+    before = files()
+    for _ in range(8):
+        use_group()
+    assert files() <= before + 1, "groups that are gone have open files"
+
+
 def device_mesh() -> None:
     from torch.distributed.device_mesh import init_device_mesh
 
@@ -500,8 +518,8 @@ def free_port() -> int:
 SECTIONS = [
     hundred_steps, bucket_rebuild, gradient_as_bucket_view, static_graph, find_unused_parameters, no_sync, uneven_inputs,
     batch_norm, sync_batch_norm, half_gradients, mixed_dtypes, half_hooks, half_sums, infinities, two_models, second_group,
-    part_of_the_ranks, device_mesh, replicated_shards, compiled, changed_alike, forked_workers, sums_in_callbacks, plain_sums,
-    works, inference_mode, others,
+    part_of_the_ranks, groups_that_go, device_mesh, replicated_shards, compiled, changed_alike, forked_workers,
+    sums_in_callbacks, plain_sums, works, inference_mode, others,
 ]  # fmt: skip
 
 if __name__ == "__main__":

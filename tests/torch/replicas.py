@@ -43,7 +43,11 @@ if rank == 2:
     os._exit(9)
 with pytest.raises(RuntimeError, match="lost its training process"):
     require_sums(6.0)
-configure(2, 2)
+new_gloo, backend.new_gloo = backend.new_gloo, None  # a replica that dies before gloo's connections exist
+with pytest.raises(TypeError):
+    configure(2, 2)
+backend.new_gloo = new_gloo
+configure(3, 2)
 require_sums(3.0)
 assert len(backend.kept_gloo) == 1, "the gloo group of the quorum before is kept"
 ranks = [torch.zeros(1), torch.zeros(1)]

@@ -151,6 +151,32 @@ def test_forked_ranks_without_variables_leave_in_good_order() -> None:
 
 
 @pytest.mark.torch
+@pytest.mark.parametrize("how", ["forked", "spawned"])
+def test_an_exception_in_a_process_of_multiprocessing_ends_a_rank_that_waits_in_gloo(how: str) -> None:
+    (script,) = ranks.run("forked.py", how, size=1, within_s=60.0, MASTER_ADDR="", **BY_PLANE)
+    assert (script.code, "killed after" in script.output) == (1, False), script.output[-3000:]
+    assert "ValueError: the data are gone" in script.output
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    "call", ["reduce(one, 0)", "gather(one, [one])", "scatter(one, [one])", "all_to_all([one], [one])"]
+)
+def test_the_first_call_of_a_group_may_be_any(call: str) -> None:
+    """A backend for GPUs is registered at the first call."""
+    script = f"""
+import torch, torch.distributed as dist
+torch.cuda.is_available = lambda: True
+dist.init_process_group("nalb", store=dist.HashStore(), rank=0, world_size=1)
+one = torch.ones(3)
+dist.{call}
+dist.group.WORLD._get_backend(torch.device("cuda"))
+"""
+    environment = os.environ | {"MASTER_ADDR": "127.0.0.1"}
+    subprocess.run([sys.executable, "-c", script], env=environment, timeout=60.0, check=True)
+
+
+@pytest.mark.torch
 def test_a_group_ends_while_gloo_still_runs_a_callback() -> None:
     script = """
 import time, torch, torch.distributed as dist
