@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import select
 import signal
 import socket
 import struct
@@ -249,6 +250,31 @@ def test_capped_pairs_have_delays_of_their_own(name: str):
         assert time.monotonic() - begin_s >= 0.0345
         flow = verify.Flow("a -> b", emulation.namespace("a"), emulation.namespace("b"), emulation.address("b"), 50)
         assert verify.measure_patiently(flow).passed
+
+
+@pytest.mark.root
+def test_a_pair_with_a_longer_delay_holds_up_no_other_pair(name: str):
+    body = (
+        LINK.format("delay_ms = 5")
+        + '[[nodes]]\nname = "c"\n[[links]]\nsrc = "a"\ndst = "b"\nmbps = 50\ndelay_ms = 30\n'
+    )
+    with network_up(network_of(name, body)) as emulation, datagrams(emulation) as (a, b), ExitStack() as stack:
+        inside = emulation.namespace("c")
+        c = stack.enter_context(namespaces.inside(inside, lambda: socket.socket(type=socket.SOCK_DGRAM)))
+        c.bind((emulation.address("c"), 0))
+        c.settimeout(2)
+        to_b, to_c = b.getsockname(), c.getsockname()
+        a.sendto(b"first", to_c)  # the neighbour's address is found
+        c.recv(100)
+        overtook = 0
+        for _ in range(20):
+            a.sendto(b"the long way", to_b)
+            a.sendto(b"the short way", to_c)
+            came, _, _ = select.select([b, c], [], [], 2)
+            overtook += came == [c]
+            b.recv(100)
+            c.recv(100)
+    assert overtook > 10, "a busy machine may hide some"
 
 
 @pytest.mark.root
