@@ -440,11 +440,11 @@ static void hurry(struct nalb_line *line)
 int nalb_line_run(struct nalb_line *line)
 {
     int all = epoll_create1(EPOLL_CLOEXEC), timer = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
-    struct epoll_event event = {.events = EPOLLIN, .data.u32 = UINT32_MAX};
+    struct epoll_event event = {.events = EPOLLIN | EPOLLET, .data.u32 = UINT32_MAX}; /* EPOLLET: nobody reads the timer */
     if (all < 0 || timer < 0 || epoll_ctl(all, EPOLL_CTL_ADD, timer, &event) < 0)
         return -errno;
     for (uint32_t way = 0; way < line->num_ways; way++) {
-        event.data.u32 = way;
+        event = (struct epoll_event){.events = EPOLLIN, .data.u32 = way};
         if (epoll_ctl(all, EPOLL_CTL_ADD, line->ways[way].source, &event) < 0)
             return -errno;
     }

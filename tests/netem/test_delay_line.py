@@ -278,6 +278,22 @@ def test_a_pair_with_a_longer_delay_holds_up_no_other_pair(name: str):
 
 
 @pytest.mark.root
+def test_a_line_that_carries_nothing_rests(name: str):
+    with network_up(a_network(name, "delay_ms = 20")) as emulation, datagrams(emulation):
+        hub = emulation.hub_namespace()
+        (line,) = namespaces.processes_by_namespace([hub])[hub]
+        before = naps(line)
+        time.sleep(1)
+        assert naps(line) - before < 500  # a line at work looks for packets 5,000 times a second
+
+
+def naps(pid: int) -> int:
+    """How often the threads of a process have gone to sleep."""
+    told = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/status")]
+    return sum(int(one.split("\nvoluntary_ctxt_switches:")[1].split()[0]) for one in told)
+
+
+@pytest.mark.root
 def test_the_line_ends_with_the_network_and_its_end_is_said(name: str, caplog: pytest.LogCaptureFixture):
     with network_up(a_network(name, "delay_ms = 1")) as emulation:
         hub = emulation.hub_namespace()
