@@ -133,6 +133,22 @@ def test_equal_seeds_lose_the_same_packets(name: str):
 
 
 @pytest.mark.root
+def test_a_network_that_loses_its_first_packets_comes_up(name: str):
+    """ARP gives up after three requests."""
+    library = Library.load()
+
+    def loses_the_first(network: Network) -> bool:
+        joint = build.wires(network)["a"].joint
+        assert joint is not None
+        return all(library.uniform(joint.seeds[0] ^ LOSS_STREAM, index) < 0.3 for index in range(4))
+
+    networks = (network_of(name, f"seed = {seed}\n" + LINK.format("loss_percent = 30")) for seed in range(10_000))
+    with network_up(next(filter(loses_the_first, networks))):
+        pass
+    assert leftovers(name) == []
+
+
+@pytest.mark.root
 def test_a_round_trip_takes_the_delay_of_both_directions(name: str):
     """A machine that stands still makes some packets late, and says so; a line that waits too long makes most of them late."""
     with network_up(a_network(name, "delay_ms = 40")) as emulation, datagrams(emulation) as (a, b):
