@@ -57,6 +57,7 @@ struct packet {
 struct rule {
     uint32_t destination;
     struct nalb_impairment impairment;
+    uint64_t latest_due_ns; /* packets to one destination keep their order; those to others do not wait for them */
 };
 
 struct way {
@@ -66,7 +67,6 @@ struct way {
     uint64_t seed;
     uint64_t packets;     /* counted so far: the next packet's number */
     uint64_t bunches;
-    uint64_t latest_due_ns;
     uint32_t num_rules;   /* the first is for all destinations without a rule of their own */
     struct rule *rules;
 };
@@ -193,19 +193,20 @@ static struct bunch bunch_of(const struct virtio_net_hdr *offload, const unsigne
     return bunch;
 }
 
-static const struct nalb_impairment *impairment_of(const struct way *way, const struct bunch *bunch)
+static struct rule *rule_of(const struct way *way, const struct bunch *bunch)
 {
     uint32_t destination;
     if (way->num_rules > 1 && find_destination(bunch->frame, bunch->frame_bytes, &destination))
         for (uint32_t number = 1; number < way->num_rules; number++)
             if (way->rules[number].destination == destination)
-                return &way->rules[number].impairment;
-    return &way->rules[0].impairment;
+                return &way->rules[number];
+    return &way->rules[0];
 }
 
 /* Returns when a bunch that came in at came_ns is due. */
-static uint64_t due_ns(struct way *way, const struct nalb_impairment *impairment, uint64_t came_ns)
+static uint64_t due_ns(const struct way *way, struct rule *rule, uint64_t came_ns)
 {
+    const struct nalb_impairment *impairment = &rule->impairment;
     if (impairment->reorder_part > 0 && drawn(way, REORDERING, way->bunches) < impairment->reorder_part)
         return came_ns;
     uint64_t due = came_ns + impairment->delay_ns;
@@ -215,9 +216,9 @@ static uint64_t due_ns(struct way *way, const struct nalb_impairment *impairment
         double from = drawn(way, JITTER, period), to = drawn(way, JITTER, period + 1);
         due += (uint64_t)((from + (to - from) * part) * (double)period_ns) - impairment->jitter_ns;
     }
-    if (due < way->latest_due_ns) /* the delay was lowered, or another destination's is longer */
-        due = way->latest_due_ns;
-    way->latest_due_ns = due;
+    if (due < rule->latest_due_ns) /* the delay was lowered */
+        due = rule->latest_due_ns;
+    rule->latest_due_ns = due;
     return due;
 }
 
@@ -304,8 +305,9 @@ static void hold(struct nalb_line *line, uint32_t way, const struct bunch *bunch
 static void take(struct nalb_line *line, uint32_t number, const struct bunch *bunch, uint64_t came_ns)
 {
     struct way *way = &line->ways[number];
-    const struct nalb_impairment *impairment = impairment_of(way, bunch);
-    uint64_t due = due_ns(way, impairment, came_ns);
+    struct rule *rule = rule_of(way, bunch);
+    const struct nalb_impairment *impairment = &rule->impairment;
+    uint64_t due = due_ns(way, rule, came_ns);
     uint32_t first = 0;
     way->bunches++;
     line->counters.bunches++;
@@ -438,11 +440,11 @@ static void hurry(struct nalb_line *line)
 int nalb_line_run(struct nalb_line *line)
 {
     int all = epoll_create1(EPOLL_CLOEXEC), timer = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
-    struct epoll_event event = {.events = EPOLLIN, .data.u32 = UINT32_MAX};
+    struct epoll_event event = {.events = EPOLLIN | EPOLLET, .data.u32 = UINT32_MAX}; /* EPOLLET: nobody reads the timer */
     if (all < 0 || timer < 0 || epoll_ctl(all, EPOLL_CTL_ADD, timer, &event) < 0)
         return -errno;
     for (uint32_t way = 0; way < line->num_ways; way++) {
-        event.data.u32 = way;
+        event = (struct epoll_event){.events = EPOLLIN, .data.u32 = way};
         if (epoll_ctl(all, EPOLL_CTL_ADD, line->ways[way].source, &event) < 0)
             return -errno;
     }
@@ -559,11 +561,12 @@ int nalb_line_set(struct nalb_line *line, uint32_t number, uint32_t destination,
         if (rules) {
             way->rules = rules;
             way->num_rules++;
+            rules[place] = (struct rule){destination, *impairment, rules[0].latest_due_ns};
         } else
             failed = -ENOMEM;
     }
     if (!failed)
-        way->rules[place] = (struct rule){destination, *impairment};
+        way->rules[place].impairment = *impairment;
     pthread_mutex_unlock(&line->lock);
     return failed;
 }

@@ -13,6 +13,7 @@ import errno
 import os
 import shutil
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -31,6 +32,8 @@ T = TypeVar("T")
 PREFIX = "nalb-"
 KILL_DEADLINE_S = 5.0  # a killed process is gone in milliseconds, unless it is stuck in the kernel
 INTERRUPTED_S = 5.0  # an interrupt waits so long for a thread, which works for milliseconds unless it waits for packets
+TRY_S = 3.5  # one try of a connection: the kernel asks for the neighbour's address for 3 s
+PAUSE_S = 0.1  # between two tries
 ENTER_S = 0.05  # after so long a process that was about to enter a removed namespace has entered it
 
 
@@ -165,6 +168,21 @@ def inside(namespace: str, function: Callable[[], T]) -> T:
 def inside_scratch(function: Callable[[], T]) -> T:
     """Call function() in a namespace without a name, which ends with its thread, so nothing is left to remove."""
     return _in_thread("inside a scratch namespace", _enter_new, function)
+
+
+def connect(namespace: str, address: tuple[str, int], deadline_s: float) -> socket.socket:
+    """Connect from inside a namespace by TCP, and try again until the deadline: the network may lose packets on purpose.
+
+    Raises OSError.
+    """
+    end_s = time.monotonic() + deadline_s
+    while True:
+        try:
+            return inside(namespace, lambda: socket.create_connection(address, TRY_S))
+        except OSError:
+            if time.monotonic() + PAUSE_S > end_s:
+                raise
+            time.sleep(PAUSE_S)
 
 
 def with_netlink(namespace: str, function: Callable[[IPRoute], T]) -> T:

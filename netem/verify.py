@@ -190,10 +190,8 @@ def measure(flow: Flow | Together, warm_s: float = WARM_S, measure_s: float | No
     try:
         with namespaces.inside(flow.target_namespace, lambda: socket.create_server((flow.target_address, 0))) as server:
             server.settimeout(WAIT_S)
-            port = server.getsockname()[1]
-            with namespaces.inside(
-                flow.source_namespace, lambda: socket.create_connection((flow.target_address, port), WAIT_S)
-            ) as sender:
+            with namespaces.connect(flow.source_namespace, server.getsockname(), WAIT_S) as sender:
+                sender.settimeout(WAIT_S)
                 receiver, _ = server.accept()
                 with receiver:
                     receiver.settimeout(WAIT_S)

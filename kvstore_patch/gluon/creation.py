@@ -1,6 +1,7 @@
 """Patches how MXNet creates a store by its name, in every process that imports MXNet where nalb is installed.
 
-In a job the name 'nalb' means nalb's store (patch.py). Elsewhere the name is an error, or with NALB_ALONE=1 MXNet's own 'local'.
+In a job the name 'nalb' means nalb's store (patch.py). Elsewhere the name is an error, or with NALB_ALONE=1 MXNet's own 'local',
+which then leaves the optimizer to the script as nalb's store does.
 MXNet's `_create_kvstore` makes no store for one device unless its name contains 'dist', so a script on CPUs would train alone.
 """
 
@@ -39,7 +40,9 @@ def install() -> None:
     def create_alone() -> KVStoreBase:
         if os.environ.get("NALB_ALONE") != "1":
             raise names.refusal(os.environ)
-        return create("local")
+        store = create("local")
+        store.is_capable = lambda _: False  # asked for 'optimizer' only
+        return store
 
     mx.kvstore.create = create_known
     mx.model._create_kvstore = mx.module.module._create_kvstore = mx.gluon.trainer._create_kvstore = create_kvstore

@@ -11,7 +11,8 @@
    have used them, so weights would drift apart. With the patch an unused parameter has a gradient of zero, and every worker updates
    by the sum.
 6. A Trainer sorts parameters by name, and Gluon counts layers in their names: dense10_ comes before dense9_. Where one worker has
-   made a layer more than the others, its parameters would have other keys than theirs. With the patch, numbers in names count.
+   made a layer more than the others, its parameters would have other keys than theirs. With the patch, numbers in names count for
+   keys and for the order of sums. The Trainer's own order stays MXNet's, since saved optimizer states are numbered by it.
 7. `mx.kv.create` of MXNet's own distributed stores knows nothing of encryption, which the shim does. The patch refuses them in a
    process that has keys but not the shim: ps-lite would talk in plain text.
 """
@@ -75,17 +76,18 @@ def install() -> None:
 
     @functools.wraps(make)
     def make_trainer(self: mx.gluon.Trainer, params: Any, *args: Any, **kwargs: Any) -> None:
-        if hasattr(params, "keys"):
-            params = [params[name] for name in sorted(params.keys(), key=_by_numbers)]
         make(self, params, *args, **kwargs)
+        names = sorted(params.keys(), key=_by_numbers) if hasattr(params, "keys") else None
+        self._alike = self._params if names is None else [params[name] for name in names]
 
     @functools.wraps(init)
     def init_kvstore(self: mx.gluon.Trainer) -> None:
         _check_dense(self)
         init(self)
         if isinstance(self._kvstore, NALB):
-            first = self._kvstore.first_key(tuple((p.name, p.shape, np.dtype(p.dtype).name) for p in self._params))
-            self._param2idx = {p.name: first + i for i, p in enumerate(self._params)}
+            first = self._kvstore.first_key(tuple((p.name, p.shape, np.dtype(p.dtype).name) for p in self._alike))
+            self._param2idx = {p.name: first + i for i, p in enumerate(self._alike)}
+            self._params_to_init = [*self._alike]
 
     @functools.wraps(begin)
     def init_params(self: mx.gluon.Trainer) -> None:
@@ -161,7 +163,8 @@ def _check_dense(trainer: mx.gluon.Trainer) -> None:
 
 
 def _trained(trainer: mx.gluon.Trainer) -> list[mx.gluon.Parameter]:
-    return [parameter for parameter in trainer._params if parameter.grad_req != "null"]
+    """The parameters that are trained, in the order that all workers have in common."""
+    return [parameter for parameter in trainer._alike if parameter.grad_req != "null"]
 
 
 def _mark_gradients(trainer: mx.gluon.Trainer, fresh: bool) -> None:

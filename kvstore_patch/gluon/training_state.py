@@ -1,8 +1,9 @@
 """Turns a net and its Trainer into arrays and numbers, and back: MXNet's own Trainer.save_states would write a pickle.
 
-A weight's name is the one that save_parameters gives it. An optimizer's array is named by the parameter's index in the Trainer and
-the array's place in the parameter's state. The structure of that state is never read from a file: the optimizer makes it anew, and
-the numbers are copied in. Counts of updates are kept, so Adam's bias correction and learning-rate schedules go on where they were.
+A weight's name is the one that save_parameters gives it. An optimizer's array is named by its parameter's name and its place in the
+parameter's state: a parameter's index in the Trainer may differ between workers. The structure of that state is never read from a
+file: the optimizer makes it anew, and the numbers are copied in. Counts of updates are kept, so Adam's bias correction and
+learning-rate schedules go on where they were.
 """
 
 from collections.abc import Iterator, Mapping
@@ -27,13 +28,16 @@ def collect(net: mx.gluon.Block, trainer: mx.gluon.Trainer) -> tuple[dict[str, n
     """Copies of all weights and of the optimizer's state; waits until they are computed."""
     arrays = {f"weight/{name}": p.list_data()[0].asnumpy() for name, p in net._collect_params_with_prefix().items()}
     optimizer, updater = trainer.optimizer, trainer._updaters[0]
+    names = _names(net, trainer)
     for index in sorted(updater.states):
         for place, array in enumerate(leaves(updater.states[index])):
-            arrays[f"state/{index}/{place}"] = array.asnumpy()
+            arrays[f"state/{names[index]}/{place}"] = array.asnumpy()
     numbers = {name: getattr(optimizer, name) for name in CHANGING if hasattr(optimizer, name)}
     if optimizer.lr_scheduler is None:
         numbers["lr"] = optimizer.lr
-    counts = dict(optimizer._all_index_update_counts[trainer._contexts[0].device_id])
+    counts = {
+        names[index]: n for index, n in optimizer._all_index_update_counts[trainer._contexts[0].device_id].items()
+    }
     return arrays, OptimizerState(type(optimizer).__name__, optimizer.num_update, counts, numbers)
 
 
@@ -46,11 +50,16 @@ def apply(
     """
     parameters = net._collect_params_with_prefix()
     _check(parameters, trainer, arrays, state)
+    indices = {name: index for index, name in enumerate(_names(net, trainer))}
+    if odd := sorted(state.updates.keys() - indices.keys()):
+        raise CheckpointError(f"it is of another Trainer, which updated parameter {odd[0]} too: use another folder")
+    updates = {indices[name]: count for name, count in state.updates.items()}
+    names = {indices[name]: name for name in state.updates}
     optimizer, first = trainer.optimizer, trainer._contexts[0]
     wanted: dict[str, Kind] = {}
-    for index in state.index_updates:
+    for index, name in names.items():
         made = optimizer.create_state_multi_precision(index, trainer._params[index].data(first))
-        wanted |= {f"state/{index}/{place}": _kind(array) for place, array in enumerate(leaves(made))}
+        wanted |= {f"state/{name}/{place}": _kind(array) for place, array in enumerate(leaves(made))}
     if wanted != {name: _kind(array) for name, array in arrays.items() if name.startswith("state/")}:
         raise CheckpointError("the optimizer's state is of another kind: same optimizer options?")
     for name, parameter in parameters.items():
@@ -58,13 +67,13 @@ def apply(
             ndarrays.settle(array)
         parameter.set_data(arrays[f"weight/{name}"])
     for updater, context in zip(trainer._updaters, trainer._contexts, strict=True):
-        for index in state.index_updates:
+        for index, name in names.items():
             made = optimizer.create_state_multi_precision(index, trainer._params[index].data(context))
             for place, array in enumerate(leaves(made)):
-                array[:] = arrays[f"state/{index}/{place}"]
+                array[:] = arrays[f"state/{name}/{place}"]
             updater.states[index], updater.states_synced[index] = made, True
         counts = optimizer._all_index_update_counts.setdefault(context.device_id, {})
-        counts.update(state.index_updates)
+        counts.update(updates)
     optimizer.num_update = state.num_update
     for name, value in state.numbers.items():
         setattr(optimizer, name, value)
@@ -98,8 +107,14 @@ def _check(
                 f"it is of another net: parameter {name} is {array.dtype} of shape {array.shape} there and "
                 f"{np.dtype(parameter.dtype)} of shape {parameter.shape} here: use another folder"
             )
-    if any(index >= len(trainer._params) for index in state.index_updates):
-        raise CheckpointError("it is of a Trainer with more parameters: use another folder")
+
+
+def _names(net: mx.gluon.Block, trainer: mx.gluon.Trainer) -> list[str]:
+    """The names of the Trainer's parameters, by index: as the weights' names, and outside the net the parameter's own name."""
+    names: dict[int, str] = {}
+    for name, parameter in net._collect_params_with_prefix().items():
+        names.setdefault(id(parameter), name)  # one that layers share has several
+    return [names.get(id(parameter), parameter.name) for parameter in trainer._params]
 
 
 def _kind(array: NDArray | npt.NDArray[Any]) -> Kind:

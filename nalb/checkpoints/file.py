@@ -23,7 +23,7 @@ from msgspec import Meta, Struct
 from nalb.errors import CheckpointError
 
 MAGIC = b"NALBCKP1"
-VERSION = 2
+VERSION = 3
 LENGTH_BYTES = 8
 DIGEST_BYTES = 32
 DIMENSIONS_MOST = 32  # of an array: MXNet's, and numpy's before its version 2
@@ -59,8 +59,14 @@ class OptimizerState(Struct, frozen=True, forbid_unknown_fields=True):
 
     kind: str  # the class's name
     num_update: Count = 0
-    index_updates: dict[int, Count] = {}  # parameter's index in the Trainer -> updates so far
+    updates: dict[str, Count] = {}  # parameter's name -> updates so far
     numbers: dict[str, float | None] = {}  # learning rate and other numbers that change while training
+
+
+class Format(Struct, frozen=True):
+    """The part of the header that every version has."""
+
+    version: int
 
 
 class Header(Struct, frozen=True, forbid_unknown_fields=True):
@@ -127,11 +133,12 @@ def decode(data: bytes) -> Checkpoint:
         raise DamagedError("its content does not match its digest: it is torn or damaged")
     header_end = start + int.from_bytes(view[len(MAGIC) : start], "little")
     try:
+        version = msgspec.msgpack.decode(view[start:header_end], type=Format).version
+        if version != VERSION:
+            raise CheckpointError(f"it has format {version}, this nalb reads {VERSION}: use the one that wrote it")
         header = msgspec.msgpack.decode(view[start:header_end], type=Header)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise CheckpointError(f"its header cannot be read ({error}): another version of nalb wrote it") from None
-    if header.version != VERSION:
-        raise CheckpointError(f"it has format {header.version}, this nalb reads {VERSION}: use the one that wrote it")
     arrays, place = {}, header_end
     for spec in header.arrays:
         dtype = np.dtype(spec.dtype).newbyteorder("<")

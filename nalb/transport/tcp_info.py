@@ -11,6 +11,7 @@ control makes the kernel forget the rate, and the search begins again with twice
 
 import array
 import fcntl
+import itertools
 import os
 import socket
 import struct
@@ -71,7 +72,7 @@ def connections(is_far: Callable[[TcpConnection], bool] = lambda _: False) -> li
     """
     ours, made = set(), []
     for one in own_sockets():
-        with closing(one), suppress(OSError):  # a socket that is no TCP, was closed meanwhile, or never connected
+        with closing(one), suppress(OSError):  # no TCP, closed meanwhile, never connected, or may not start anew
             told = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, INFO.size)
             told = told.ljust(INFO.size, b"\0")
             state, _, repeated, _, backoff, rto_us, packets, now_us, resent, pace, round_trip_us = INFO.unpack(told)
@@ -105,9 +106,13 @@ def starves(queued_bytes: int, pace: float, round_trip_s: float, now_s: float, p
 
 
 def start_anew(one: socket.socket) -> None:
-    """Make BBR forget its rate, by setting another congestion control and BBR again: the kernel ignores setting the same one."""
-    for name in (ANOTHER, BBR):
-        one.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name)
+    """Make BBR forget its rate, by setting another congestion control and BBR again: the kernel ignores setting the same one.
+
+    Raises OSError and leaves the connection as it is where this process may not set BBR, which may come from a route.
+    """
+    with socket.socket(one.family, socket.SOCK_STREAM) as trial:
+        for each, name in itertools.product((trial, one), (ANOTHER, BBR)):
+            each.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name)
 
 
 def own_sockets() -> Iterator[socket.socket]:

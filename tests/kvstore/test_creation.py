@@ -50,6 +50,23 @@ assert (store.type, store.rank, store.num_workers) == ("local", 0, 1)
 for use in (step, fit):
     use("nalb")
 refused(lambda: step("nalbb"), "write 'nalb'")
+module = mx.mod.Module(mx.sym.SoftmaxOutput(mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=2), name="softmax"))
+module.bind([("data", (4, 3))], [("softmax_label", (4,))])
+module.init_params()
+module.init_optimizer(kvstore="nalb")
+assert not module._update_on_kvstore
+import sys
+from nalb.mxnet import Checkpoints, Progress
+for kvstore in ("nalb", store):
+    trainer = mx.gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 1.0}, kvstore=kvstore)
+    assert Checkpoints(net, trainer, 1, sys.argv[1]).restore() == Progress()
+    before = net.weight.data().asnumpy()
+    with mx.autograd.record():
+        loss = net(mx.nd.ones((2, 3))).sum()
+    loss.backward()
+    trainer.allreduce_grads()
+    trainer.update(2)
+    assert (abs(before - net.weight.data().asnumpy() - 1) < 1e-6).all()
 """
 
 
@@ -95,6 +112,6 @@ def test_outside_a_job_the_name_is_an_error() -> None:
 
 
 @pytest.mark.mxnet
-def test_alone_by_choice_it_is_mxnets_local() -> None:
-    done = python("-c", ALONE + ALLOWED, NALB_ALONE="1")
+def test_alone_by_choice_it_is_mxnets_local(tmp_path: Path) -> None:
+    done = python("-c", ALONE + ALLOWED, str(tmp_path), NALB_ALONE="1")
     assert done.returncode == 0, done.stderr

@@ -59,6 +59,19 @@ def test_cases(tmp_path, cases, scheme):
             assert f"{case} ok on {rank}" in done.stdout
 
 
+def test_optimizer_states_are_of_the_same_parameters_in_a_job_and_without_one(tmp_path):
+    script = str(Path(__file__).with_name("momenta.py"))
+
+    def alone(what):
+        done = subprocess.run([sys.executable, script, what, str(tmp_path)], capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+
+    alone("save")
+    done = run_job(tmp_path, script, "job", str(tmp_path))
+    assert done.returncode == 0, done.stdout + done.stderr
+    alone("check")
+
+
 def test_a_pass_that_takes_longer_than_the_deadline_is_no_dead_link(tmp_path):
     done = run_job(tmp_path, str(WORKERS), "slow_passes", flags=("--deadline-s", "5"))
     assert done.returncode == 0, done.stdout + done.stderr

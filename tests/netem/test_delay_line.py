@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import select
 import signal
 import socket
 import struct
@@ -132,6 +133,22 @@ def test_equal_seeds_lose_the_same_packets(name: str):
 
 
 @pytest.mark.root
+def test_a_network_that_loses_its_first_packets_comes_up(name: str):
+    """ARP gives up after three requests."""
+    library = Library.load()
+
+    def loses_the_first(network: Network) -> bool:
+        joint = build.wires(network)["a"].joint
+        assert joint is not None
+        return all(library.uniform(joint.seeds[0] ^ LOSS_STREAM, index) < 0.3 for index in range(4))
+
+    networks = (network_of(name, f"seed = {seed}\n" + LINK.format("loss_percent = 30")) for seed in range(10_000))
+    with network_up(next(filter(loses_the_first, networks))):
+        pass
+    assert leftovers(name) == []
+
+
+@pytest.mark.root
 def test_a_round_trip_takes_the_delay_of_both_directions(name: str):
     """A machine that stands still makes some packets late, and says so; a line that waits too long makes most of them late."""
     with network_up(a_network(name, "delay_ms = 40")) as emulation, datagrams(emulation) as (a, b):
@@ -249,6 +266,47 @@ def test_capped_pairs_have_delays_of_their_own(name: str):
         assert time.monotonic() - begin_s >= 0.0345
         flow = verify.Flow("a -> b", emulation.namespace("a"), emulation.namespace("b"), emulation.address("b"), 50)
         assert verify.measure_patiently(flow).passed
+
+
+@pytest.mark.root
+def test_a_pair_with_a_longer_delay_holds_up_no_other_pair(name: str):
+    body = (
+        LINK.format("delay_ms = 5")
+        + '[[nodes]]\nname = "c"\n[[links]]\nsrc = "a"\ndst = "b"\nmbps = 50\ndelay_ms = 30\n'
+    )
+    with network_up(network_of(name, body)) as emulation, datagrams(emulation) as (a, b), ExitStack() as stack:
+        inside = emulation.namespace("c")
+        c = stack.enter_context(namespaces.inside(inside, lambda: socket.socket(type=socket.SOCK_DGRAM)))
+        c.bind((emulation.address("c"), 0))
+        c.settimeout(2)
+        to_b, to_c = b.getsockname(), c.getsockname()
+        a.sendto(b"first", to_c)  # the neighbour's address is found
+        c.recv(100)
+        overtook = 0
+        for _ in range(20):
+            a.sendto(b"the long way", to_b)
+            a.sendto(b"the short way", to_c)
+            came, _, _ = select.select([b, c], [], [], 2)
+            overtook += came == [c]
+            b.recv(100)
+            c.recv(100)
+    assert overtook > 10, "a busy machine may hide some"
+
+
+@pytest.mark.root
+def test_a_line_that_carries_nothing_rests(name: str):
+    with network_up(a_network(name, "delay_ms = 20")) as emulation, datagrams(emulation):
+        hub = emulation.hub_namespace()
+        (line,) = namespaces.processes_by_namespace([hub])[hub]
+        before = naps(line)
+        time.sleep(1)
+        assert naps(line) - before < 500  # a line at work looks for packets 5,000 times a second
+
+
+def naps(pid: int) -> int:
+    """How often the threads of a process have gone to sleep."""
+    told = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/status")]
+    return sum(int(one.split("\nvoluntary_ctxt_switches:")[1].split()[0]) for one in told)
 
 
 @pytest.mark.root

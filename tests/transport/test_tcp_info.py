@@ -1,14 +1,18 @@
 """What the kernel says of this process's connections, of real ones."""
 
+import ctypes
 import itertools
 import os
 import socket
 import struct
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
+from pathlib import Path
 
 import pytest
 
+from nalb.transport import tcp_info
 from nalb.transport.tcp_info import SO_MAX_PACING_RATE, connections, start_anew, starves
 
 
@@ -130,6 +134,32 @@ def test_bbr_starts_anew():
             assert pace_of(made) == slow
             start_anew(made)
             assert pace_of(made) > 10 * slow
+
+
+@pytest.mark.root
+def test_a_congestion_control_that_only_root_may_set_stays(monkeypatch):
+    """A route may have it, so that connections of other users use it too."""
+    available, allowed = (
+        set(Path(f"/proc/sys/net/ipv4/tcp_{kind}_congestion_control").read_bytes().split())
+        for kind in ("available", "allowed")
+    )
+    if not available - allowed:
+        pytest.skip("everybody may set all congestion controls of this kernel")
+    name = min(available - allowed)
+    monkeypatch.setattr(tcp_info, "BBR", name)
+
+    def start_anew_as_another_user(one):
+        version, no_capabilities = 0x20080522, 6 * ctypes.c_uint32
+        header = (ctypes.c_uint32 * 2)(version, 0)
+        assert ctypes.CDLL(None).capset(header, no_capabilities()) == 0  # of this thread alone
+        with pytest.raises(PermissionError):
+            start_anew(one)
+
+    with socket.create_server(("127.0.0.1", 0)) as door, socket.create_connection(door.getsockname()) as made:
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name)
+        with ThreadPoolExecutor(1) as another:
+            another.submit(start_anew_as_another_user, made).result()
+        assert made.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\0") == name
 
 
 def pace_of(one):

@@ -10,6 +10,7 @@ from .parameter import Parameter
 _create_kvstore: Callable[[KVStoreBase | str | None, int, Mapping[str, NDArray]], tuple[KVStoreBase | None, bool]]
 
 class Trainer:
+    _alike: list[Parameter]  # ours
     _contexts: list[Context]
     _kv_initialized: bool
     _kvstore: KVStoreBase | None

@@ -9,6 +9,7 @@ class KVStoreBase:
     OPTIMIZER: str
     kv_registry: ClassVar[dict[str, Callable[[], KVStoreBase]]]
     _has_trainer: bool  # ours
+    is_capable: Callable[[str], bool]
 
     @property
     def type(self) -> str: ...
