@@ -82,7 +82,7 @@ class Program:
         Specs  # workers have the role worker; the coordinator's process serves observers at the address of the options
     )
     require: Callable[[], None]  # raises MachineError where this machine lacks what its processes need
-    is_joined: Callable[[JobOptions], bool]  # whether every process has to join the coordinator
+    is_joined: Callable[[JobOptions], bool]  # whether every process has to join the coordinator, where the job has one
     joining: str = ""  # what the command must do to join, for people
     in_plain: str = ""  # what also an encrypted job sends in plain text, for people
 
