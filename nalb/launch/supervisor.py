@@ -380,11 +380,14 @@ def _culprits(failed: list[LocalProcess]) -> list[LocalProcess]:
 
 
 def _blames_another(child: LocalProcess) -> bool:
-    """Whether it ended by itself and told that another node failed, as scripts do that PyTorch ends by an exception."""
+    """Whether it ended by itself and repeats the coordinator's verdict, as scripts do that PyTorch ends by an exception.
+
+    A failure of no node is a verdict too, unless its cause is PROCESS: then it is this process's own.
+    """
     ending, told = child.poll(), child.failure
-    return (
-        ending is not None and ending.is_explained and told is not None and told.culprit not in (None, child.spec.node)
-    )
+    if ending is None or not ending.is_explained or told is None:
+        return False
+    return told.cause is not Cause.PROCESS if told.node is None else told.node != child.spec.node
 
 
 def print_line(line: str) -> None:

@@ -136,6 +136,22 @@ def test_those_that_repeat_the_verdict_are_not_the_culprit(tmp_path: Path, monke
     assert error.failure.detail.endswith("IndexError: out")
 
 
+@pytest.mark.parametrize(
+    "verdict",
+    [
+        Failure(cause=Cause.UNEQUAL, detail="left after 100 sums", role="worker", node="n2"),
+        Failure(cause=Cause.UNREACHABLE, detail="has no answer from n1", role="agent", node="n2"),
+        Failure(cause=Cause.STUCK, detail="sums are missing", phase=Phase.EXCHANGE, iteration=3),
+        Failure(cause=Cause.ABSENT, detail="only 1 of 2 processes came", phase=Phase.START),
+    ],
+)
+def test_a_worker_that_ends_by_an_exception_may_repeat_the_verdict(tmp_path: Path, verdict: Failure) -> None:
+    """Whether or not the verdict says whose fault it is."""
+    repeats = spec("worker", "n1", telling(verdict, "raise SystemExit(1)"))
+    error = failure_of(tmp_path, [repeats, spec("worker", "n2", "pass")])
+    assert (error.failure, error.exit_code) == (verdict, 1)
+
+
 def test_the_verdict_is_the_answer_where_no_culprit_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervisor, "CULPRIT_S", 0.5)  # however long nobody ends
     silent = Failure(cause=Cause.SILENT, detail="is silent", role="worker", node="n2", phase=Phase.FORWARD, iteration=3)

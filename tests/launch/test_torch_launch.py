@@ -150,3 +150,11 @@ def test_ranks_that_fail_are_named_and_the_job_restarts(launch: Launch, tmp_path
     assert "RuntimeError: there is no more data" in exception.detail
     assert re.search("killed by SIGKILL", killed.detail)
     job.assert_nothing_left()
+
+
+@needs_torch
+@pytest.mark.torch
+def test_a_rank_that_leaves_early_is_named_by_those_that_fail_for_it(launch: Launch, tmp_path: Path) -> None:
+    job = launch("--local", "2", "--", *STEPS, "1000", str(tmp_path / "attempts"), "leaves", **cache_of_torch(tmp_path))
+    assert job.end(START_LIMIT_S)[0] != 0, job.output
+    assert (job.failure().cause, who(job.failure())) == (Cause.UNEQUAL, ("agent", "n1"))
