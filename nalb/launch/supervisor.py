@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from nalb.errors import MachineError, PeerError, listed
 from nalb.events import AnyEvent, EndedEvent, FailureEvent, StartedEvent
-from nalb.failures import NOT_LEFT, Cause, Failure, JobFailed, Moment, Phase
+from nalb.failures import NOT_LEFT, Cause, Failure, JobFailed, Moment, Phase, carried
 from nalb.launch.lost_variables import LostVariables
 from nalb.launch.output import STATE_S, Kind, Piece, pieces_of
 from nalb.launch.processes import LocalProcess, start_here
@@ -129,12 +129,12 @@ class Job:
     def finished(self) -> bool:
         """Whether every process has ended well. Raises JobFailed as soon as a process has failed or can never end.
 
-        A failure that does not say when it came gets the job's moment.
+        A failure that does not say when it came gets the job's moment. A long one is cut to what run files can hold.
         """
         try:
             is_over = self._are_over()
         except JobFailed as error:
-            failure = error.failure
+            failure = carried(error.failure)
             if not failure.has_moment:
                 phase, iteration = self._moment()
                 failure = replace(failure, phase=phase, iteration=iteration)

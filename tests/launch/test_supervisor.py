@@ -16,14 +16,15 @@ from msgspec.structs import replace
 from nalb.cli.main import run
 from nalb.errors import InputError, MachineError
 from nalb.events import AnyEvent, FailureEvent, StartedEvent
-from nalb.failures import NOT_LEFT, Cause, Failure, JobFailed, Phase
+from nalb.failures import DETAIL_MOST, NOT_LEFT, Cause, Failure, JobFailed, Phase
 from nalb.launch import ssh, supervisor
 from nalb.launch.hosts import load_hosts
+from nalb.launch.restarts import Attempt, RestartPolicy, see_through
 from nalb.launch.roles import ProcessSpec
 from nalb.launch.supervisor import Job
 from nalb.process.guardian import marked
 from nalb.process.last_words import FAILURE
-from tests.failures import when, who
+from tests.failures import noted_in, when, who
 from tests.launch.conftest import ROOT
 
 pytestmark = pytest.mark.jobs
@@ -120,6 +121,18 @@ def test_a_failure_that_does_not_say_when_it_came_gets_the_jobs_moment(tmp_path:
     said = telling(replace(NO_PLAN, phase=Phase.FORWARD, iteration=3), "raise SystemExit(3)")
     failure = failure_of(tmp_path, [spec("worker", "n1", said)], moment=lambda: (Phase.PLAN, 4)).failure
     assert when(failure) == (Phase.FORWARD, 3)
+
+
+def test_a_long_last_line_can_be_read_from_the_runs_file(tmp_path: Path) -> None:
+    def fail(attempt: Attempt) -> None:
+        raise failure_of(
+            attempt.run_dir, [spec("worker", "n1", f"print('x' * {2 * DETAIL_MOST}); raise SystemExit(3)")]
+        )
+
+    with pytest.raises(JobFailed) as caught:
+        see_through(fail, tmp_path, ["n1"], RestartPolicy(0, None, None), set, print)
+    assert noted_in(tmp_path) == caught.value.failure
+    assert caught.value.failure.detail.startswith("exited with 3: xxx")
 
 
 def test_those_that_repeat_the_verdict_are_not_the_culprit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
