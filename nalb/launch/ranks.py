@@ -3,7 +3,6 @@
 Each rank starts its agent itself (nalb/torch/backend.py). Nothing in this module depends on the machine that a process runs on.
 """
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -92,8 +91,7 @@ def rank_specs(
         here = {**shared, "NALB_ADDRESS": place.address, **named(place, keys_dir)}
         narrow = one_thread | here
         if rank == SCHEDULER_NODE and has_coordinator:
-            python = None if root.python == sys.executable else root.python
-            argv = own_argv("nalb.plane.coordinator", coordinator, str(size), root.name, *words, python=python)
+            argv = own_argv("nalb.plane.coordinator", coordinator, str(size), root.name, *words, python=root.python)
             told = narrow | variables_of(options, coordinators=True)
             specs.append(ProcessSpec(root.name, "scheduler", tuple(argv), told, is_coordinator=True))
         own = {"RANK": str(rank), "GROUP_RANK": str(rank)}

@@ -3,7 +3,6 @@
 Nothing in this module depends on the machine that a process runs on; machine_env.py adds the paths that do.
 """
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -40,7 +39,7 @@ class Place:
     address: str  # the other nodes reach it here
     is_worker: bool = True
     is_server: bool = True
-    python: str = sys.executable  # the node's interpreter that has mxnet
+    python: str | None = None  # the node's interpreter with nalb; None: this one
     is_machine: bool = False  # whether the node has a machine of its own, on which no other node computes
     site: str | None = None  # the site whose uplink the node shares; None: it shares no uplink
 
