@@ -3,7 +3,6 @@
 Each rank starts its agent itself (nalb/torch/backend.py). Nothing in this module depends on the machine that a process runs on.
 """
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -27,7 +26,7 @@ AGENT_PORT = 2  # a replay's agents listen at the root port and this
 
 
 def torch_program(command: Sequence[str]) -> Program:
-    """A PyTorch job: a coordinator, and ranks that run the command. Under scheme gloo there is no coordinator."""
+    """A PyTorch job: a coordinator, and ranks that run the command. A single rank, or scheme gloo, has no coordinator."""
     return Program(
         lambda places, *more: rank_specs(places, command, *more),
         lambda: None,
@@ -66,7 +65,7 @@ def rank_specs(
     if others := [place.name for place in places if not (place.is_worker and place.is_server)]:
         raise InputError(f"{listed(others)}: a rank of PyTorch is worker and server: give each node both roles")
     root, size = places[SCHEDULER_NODE], len(places)
-    has_coordinator = not options.is_pure
+    has_coordinator = not options.is_pure and (size > 1 or is_replay)  # a single rank of PyTorch joins none
     options = replace(options, transport=None, sites=sites_told(places, sites_of(places, options)))
     shared = {
         "MASTER_ADDR": root.address,
@@ -92,8 +91,7 @@ def rank_specs(
         here = {**shared, "NALB_ADDRESS": place.address, **named(place, keys_dir)}
         narrow = one_thread | here
         if rank == SCHEDULER_NODE and has_coordinator:
-            python = None if root.python == sys.executable else root.python
-            argv = own_argv("nalb.plane.coordinator", coordinator, str(size), root.name, *words, python=python)
+            argv = own_argv("nalb.plane.coordinator", coordinator, str(size), root.name, *words, python=root.python)
             told = narrow | variables_of(options, coordinators=True)
             specs.append(ProcessSpec(root.name, "scheduler", tuple(argv), told, is_coordinator=True))
         own = {"RANK": str(rank), "GROUP_RANK": str(rank)}

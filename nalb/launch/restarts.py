@@ -126,11 +126,14 @@ def see_through(
 
 
 def _dated(failure: Failure, checkpoints: Path | None) -> Failure:
-    """The failure with the checkpoint that it interrupted, if any; also removes unfinished checkpoints."""
+    """The failure with the checkpoint that it interrupted, if that can be read; also removes unfinished checkpoints."""
     if checkpoints is None:
         return failure
-    cut_short = folder.cut_short(checkpoints)
-    folder.sweep(checkpoints)
+    try:
+        cut_short = folder.cut_short(checkpoints)
+        folder.sweep(checkpoints)
+    except CheckpointError:
+        return failure
     if failure.node not in cut_short:
         return failure
     return msgspec.structs.replace(failure, phase=Phase.CHECKPOINT, iteration=cut_short[failure.node])

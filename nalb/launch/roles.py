@@ -3,7 +3,6 @@
 Nothing in this module depends on the machine that a process runs on; machine_env.py adds the paths that do.
 """
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -40,7 +39,7 @@ class Place:
     address: str  # the other nodes reach it here
     is_worker: bool = True
     is_server: bool = True
-    python: str = sys.executable  # the node's interpreter that has mxnet
+    python: str | None = None  # the node's interpreter with nalb; None: this one
     is_machine: bool = False  # whether the node has a machine of its own, on which no other node computes
     site: str | None = None  # the site whose uplink the node shares; None: it shares no uplink
 
@@ -82,7 +81,7 @@ class Program:
         Specs  # workers have the role worker; the coordinator's process serves observers at the address of the options
     )
     require: Callable[[], None]  # raises MachineError where this machine lacks what its processes need
-    is_joined: Callable[[JobOptions], bool]  # whether every process has to join the coordinator
+    is_joined: Callable[[JobOptions], bool]  # whether every process has to join the coordinator, where the job has one
     joining: str = ""  # what the command must do to join, for people
     in_plain: str = ""  # what also an encrypted job sends in plain text, for people
 

@@ -27,16 +27,22 @@ def make_run_dir(out: str | None) -> Path:
             raise InputError(f"{path} already holds a run: choose another --out")
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
+        if not out:
+            what = (
+                f"{path.parent}: {error.strerror}: make it a folder that you may write to, or choose another by --out"
+            )
+            raise InputError(what) from None
         raise InputError(f"--out {path}: {error.strerror}: choose another") from None
     return path
 
 
 def _new_folder(path: Path) -> Path:
     """Make a folder of this name, with a number appended where another run began in the same second."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     new, number = path, 1
     while True:
         try:
-            new.mkdir(parents=True)
+            new.mkdir()
             return new
         except FileExistsError:
             number += 1

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from nalb.errors import MachineError, PeerError, listed
 from nalb.events import AnyEvent, EndedEvent, FailureEvent, StartedEvent
-from nalb.failures import NOT_LEFT, Cause, Failure, JobFailed, Moment, Phase
+from nalb.failures import NOT_LEFT, Cause, Failure, JobFailed, Moment, Phase, carried
 from nalb.launch.lost_variables import LostVariables
 from nalb.launch.output import STATE_S, Kind, Piece, pieces_of
 from nalb.launch.processes import LocalProcess, start_here
@@ -129,12 +129,12 @@ class Job:
     def finished(self) -> bool:
         """Whether every process has ended well. Raises JobFailed as soon as a process has failed or can never end.
 
-        A failure that does not say when it came gets the job's moment.
+        A failure that does not say when it came gets the job's moment. A long one is cut to what run files can hold.
         """
         try:
             is_over = self._are_over()
         except JobFailed as error:
-            failure = error.failure
+            failure = carried(error.failure)
             if not failure.has_moment:
                 phase, iteration = self._moment()
                 failure = replace(failure, phase=phase, iteration=iteration)
@@ -380,11 +380,14 @@ def _culprits(failed: list[LocalProcess]) -> list[LocalProcess]:
 
 
 def _blames_another(child: LocalProcess) -> bool:
-    """Whether it ended by itself and told that another node failed, as scripts do that PyTorch ends by an exception."""
+    """Whether it ended by itself and repeats the coordinator's verdict, as scripts do that PyTorch ends by an exception.
+
+    A failure of no node is a verdict too, unless its cause is PROCESS: then it is this process's own.
+    """
     ending, told = child.poll(), child.failure
-    return (
-        ending is not None and ending.is_explained and told is not None and told.culprit not in (None, child.spec.node)
-    )
+    if ending is None or not ending.is_explained or told is None:
+        return False
+    return told.cause is not Cause.PROCESS if told.node is None else told.node != child.spec.node
 
 
 def print_line(line: str) -> None:

@@ -136,7 +136,7 @@ class Venue(ABC):
             "log_dir": order.run_dir / "logs" / order.name,
             "show": order.show,
             "show_unfinished": order.show_unfinished,
-            "has_joined": watch.has_joined if order.program.is_joined(order.options) else None,
+            "has_joined": watch.has_joined if has_coordinator and order.program.is_joined(order.options) else None,
             "joining": order.program.joining,
             "secrets_dir": own_keys_dir(order.encryption, order.run_dir) if self.is_here else None,
         }
@@ -178,8 +178,6 @@ class Member(Venue):
         return self._node.specs(order.program, options, os.environ, order.encryption.keys_dir)
 
     def _job(self, specs: list[ProcessSpec], more: dict[str, Any]) -> Job:
-        if self._node.rank:
-            more["has_joined"] = None
         return Job(specs, lambda spec: list(spec.argv), os.environ, is_whole=False, **more)
 
 

@@ -15,18 +15,19 @@ INSTALLED = ("site-packages", "dist-packages")
 
 
 HAS_SAFE_PATH = sys.version_info >= (3, 11)  # Python's option -P, which leaves the working folder out
-WITHOUT_FOLDER = "import sys; del sys.path[0]; "  # `sys` is built in: no folder can hide it
+# Takes that folder out on any Python; with PYTHONSAFEPATH it is not there. `sys` is built in: no folder can hide it.
+WITHOUT_FOLDER = "import sys; sys.path[:] = filter(None, sys.path); "
 RUN_MODULE = "import runpy; runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
 
 
 def own_argv(module: str, *words: str, python: str | None = None) -> list[str]:
     """The command that runs one of nalb's modules, with `words` as its arguments.
 
-    python: another Python than this one, of a job with MXNet, which has the option -P.
+    python: another Python than this one, such as a host's, of any version.
     """
-    if python is None and not HAS_SAFE_PATH:
-        return own_code_argv(RUN_MODULE, module, *words)
-    return [python or sys.executable, "-P", "-m", module, *words]
+    if python is None and HAS_SAFE_PATH:
+        return [sys.executable, "-P", "-m", module, *words]
+    return [python or sys.executable, "-c", WITHOUT_FOLDER + RUN_MODULE, module, *words]
 
 
 def own_code_argv(code: str, *words: str) -> list[str]:

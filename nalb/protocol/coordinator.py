@@ -84,6 +84,9 @@ class Coordinator:
             self.outbox.append((identity, wire.Alive()))
             return
         process = self.members.get(identity)
+        if self._is_gathered and process is None and isinstance(message, wire.Hello):
+            self._turn_away(identity, message)
+            return
         if key_node is not None:
             if why := self.members.false_name(identity, message, key_node):
                 self.abort(why, now_s)
@@ -157,6 +160,13 @@ class Coordinator:
             self.abort(why, now_s)
         elif self.members.are_all_here:
             self._welcome(now_s)
+
+    def _turn_away(self, identity: bytes, hello: wire.Hello) -> None:
+        """Tell a process that comes once all have met that it cannot take part. The job goes on."""
+        self.rejected["hello after all have met"] += 1
+        detail = "came to a job whose processes have all met: give each job a root port of its own, and restart a job as a whole"
+        late = Failure(cause=Cause.IDENTITY, detail=detail, role=hello.role, node=hello.node, phase=Phase.START)
+        self.outbox.append((identity, wire.Abort(late)))
 
     def _is_out_of_place(self, process: Process, kind: type[wire.Message]) -> bool:
         """Whether a message comes before all are there, is for a service that the job lacks, or only workers may send it."""

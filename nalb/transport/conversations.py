@@ -89,14 +89,17 @@ class Conversations:
         return frames[1] if is_next and frames[1] else None
 
     def send(self, identity: bytes, message: wire.Message, frame: zmq.Frame) -> None:
-        """Send a message that is encoded as `frame`. On a connection for signs of life, without a session, it has no envelope."""
+        """Send a message that is encoded as `frame`. An answer on a connection for signs of life has no envelope.
+
+        A process that is not of the job has no session here. It gets a message as the first of one.
+        """
         session = self._sessions.get(identity)
-        if session is None:
+        if not isinstance(message, wire.Alive):
+            self._send(identity, (session or Session()).keep(frame), frame)
+        elif session is None:
             self._router.send_multipart([identity, frame])
-        elif isinstance(message, wire.Alive):
-            self._send(identity, session.sign(), frame)
         else:
-            self._send(identity, session.keep(frame), frame)
+            self._send(identity, session.sign(), frame)
 
     def forget(self, identity: bytes) -> None:
         """Drop the session of an identity that belongs to no process of the job."""

@@ -41,6 +41,10 @@ class ObserverDoor:
         umask = os.umask(0o177)
         try:
             socket.bind(address)
+        except zmq.ZMQError as error:
+            raise InputError(
+                f"NALB_OBSERVERS: no socket can be made at {path} ({error.strerror}): choose an --out on a local disk"
+            ) from None
         finally:
             os.umask(umask)
 

@@ -16,6 +16,7 @@ from nalb.cli.main import run
 from nalb.launch.hosts import load_hosts
 from nalb.launch.roles import KEEP_MEMORY, Place, process_specs
 from nalb.options import JobOptions
+from nalb.process.own_program import own_argv
 from nalb.transport.keys import make_keys, write_keys
 from tests.launch.conftest import ROOT, STEPS
 
@@ -109,7 +110,8 @@ def test_for_hosts_no_path_of_this_machine_is_printed(print_env: Print, tmp_path
     assert list(lines) == [f"{who} on 10.9.0.{i}, in /srv/job" for who, i in
                            (("scheduler a", 1), ("server a", 1), ("server b", 2), ("worker b", 2))]  # fmt: skip
     worker = lines["worker b on 10.9.0.2, in /srv/job"]
-    assert worker[-6:] == ["/opt/nalb/bin/python", "-P", "-m", "nalb.launch.machine_env", "python", "train.py"]
+    command = own_argv("nalb.launch.machine_env", "python", "train.py", python="/opt/nalb/bin/python")
+    assert worker[-len(command) :] == command
     for words in lines.values():
         assert not any(str(ROOT) in word or sys.prefix in word for word in words)
         found = variables(words)

@@ -1,5 +1,6 @@
 """Hosts files: what is taken, and that every mistake is one line that names file and field."""
 
+import shlex
 import shutil
 import subprocess
 from dataclasses import replace
@@ -10,6 +11,7 @@ import pytest
 from nalb.errors import InputError
 from nalb.launch.hosts import load_hosts
 from nalb.launch.ssh import remote_command, ssh_argv
+from nalb.process.own_program import own_argv
 
 TWO = """
 [defaults]
@@ -59,7 +61,7 @@ def test_the_ssh_command(tmp_path: Path) -> None:
     assert ssh_argv(first)[-3:] == [
         "--",
         "10.9.0.1",
-        "cd ~/'job dir' || exit 120; exec /opt/nalb/bin/python -P -m nalb.launch.agent",
+        "cd ~/'job dir' || exit 120; exec " + shlex.join(own_argv("nalb.launch.agent", python="/opt/nalb/bin/python")),
     ]
     argv = ssh_argv(second)
     for option in ("BatchMode=yes", 'UserKnownHostsFile="/tmp/known"', "StrictHostKeyChecking=accept-new"):

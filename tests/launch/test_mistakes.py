@@ -114,6 +114,20 @@ def test_runs_that_begin_in_the_same_second_have_directories_of_their_own(
     assert len({make_run_dir(None) for _ in range(20)}) == len(list((tmp_path / "runs").iterdir())) == 20
 
 
+@pytest.mark.parametrize("is_link", [True, False])
+def test_runs_that_is_no_folder_is_named(tmp_path: Path, is_link: bool) -> None:
+    runs = tmp_path / "runs"
+    if is_link:
+        runs.symlink_to("nowhere")
+    else:
+        runs.touch()
+    words = ["launch", "--local", "1", "--framework", "torch", "--", "true"]
+    command = [sys.executable, "-P", "-m", "nalb.cli.main", *words]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    says = f"nalb launch: {runs}: File exists: make it a folder that you may write to, or choose another by --out\n"
+    assert (done.returncode, done.stderr) == (2, says)
+
+
 def test_keys_that_are_there_are_not_the_jobs_to_remove(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     kept = tmp_path / "keys" / "n7.keys"
     kept.parent.mkdir(mode=0o700, parents=True)

@@ -55,6 +55,13 @@ def test_gloo_alone_has_no_coordinator() -> None:
     assert program.is_joined(OPTIONS)
 
 
+def test_a_single_rank_has_a_coordinator_only_in_a_replay() -> None:
+    (rank,) = rank_specs(PLACES[:1], ["python"], OPTIONS, {})
+    assert (rank.name, "NALB_COORDINATOR" in rank.environment) == ("worker a", False)
+    names = [one.name for one in replay_program("mobilenet", 5.0).specs(PLACES[:1], OPTIONS, {}, None, {})]
+    assert names == ["scheduler a", "worker a"]
+
+
 def test_sites_are_told() -> None:
     places = [Place(name, f"192.0.2.{name}", site=site) for name, site in (("1", "x"), ("2", "x"), ("3", "y"))]
     for one in rank_specs(places, ["python"], OPTIONS, {}):

@@ -152,6 +152,21 @@ def test_no_room_for_a_restart(tmp_path: Path) -> None:
     assert caught.value.exit_code == 137
 
 
+@pytest.mark.parametrize("restarts", [0, 1])
+def test_a_folder_of_checkpoints_that_cannot_be_read_hides_no_failure(tmp_path: Path, restarts: int) -> None:
+    checkpoints, attempts = tmp_path / "checkpoints", []
+
+    def run(attempt: Attempt) -> None:
+        attempts.append(attempt)
+        checkpoints.touch()  # a file where the folder was
+        raise failed(7)
+
+    policy = RestartPolicy(restarts, None, checkpoints)
+    with pytest.raises(JobError, match=r"^worker n1 failed\b") as caught:
+        see_through(run, tmp_path, NODES, policy, set, lambda _: None, lambda _: None)
+    assert (caught.value.exit_code, len(attempts)) == (7, restarts + 1)
+
+
 @pytest.mark.parametrize("error", [InputError("no"), MachineError("no"), KeyboardInterrupt()])
 def test_what_no_restart_would_mend(tmp_path: Path, error: Exception) -> None:
     with pytest.raises(type(error)):

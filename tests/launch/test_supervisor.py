@@ -16,14 +16,15 @@ from msgspec.structs import replace
 from nalb.cli.main import run
 from nalb.errors import InputError, MachineError
 from nalb.events import AnyEvent, FailureEvent, StartedEvent
-from nalb.failures import NOT_LEFT, Cause, Failure, JobFailed, Phase
+from nalb.failures import DETAIL_MOST, NOT_LEFT, Cause, Failure, JobFailed, Phase
 from nalb.launch import ssh, supervisor
 from nalb.launch.hosts import load_hosts
+from nalb.launch.restarts import Attempt, RestartPolicy, see_through
 from nalb.launch.roles import ProcessSpec
 from nalb.launch.supervisor import Job
 from nalb.process.guardian import marked
 from nalb.process.last_words import FAILURE
-from tests.failures import when, who
+from tests.failures import noted_in, when, who
 from tests.launch.conftest import ROOT
 
 pytestmark = pytest.mark.jobs
@@ -122,6 +123,18 @@ def test_a_failure_that_does_not_say_when_it_came_gets_the_jobs_moment(tmp_path:
     assert when(failure) == (Phase.FORWARD, 3)
 
 
+def test_a_long_last_line_can_be_read_from_the_runs_file(tmp_path: Path) -> None:
+    def fail(attempt: Attempt) -> None:
+        raise failure_of(
+            attempt.run_dir, [spec("worker", "n1", f"print('x' * {2 * DETAIL_MOST}); raise SystemExit(3)")]
+        )
+
+    with pytest.raises(JobFailed) as caught:
+        see_through(fail, tmp_path, ["n1"], RestartPolicy(0, None, None), set, print)
+    assert noted_in(tmp_path) == caught.value.failure
+    assert caught.value.failure.detail.startswith("exited with 3: xxx")
+
+
 def test_those_that_repeat_the_verdict_are_not_the_culprit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervisor, "CULPRIT_S", 20.0)  # a busy machine starts the culprit late; the wait ends with it
     verdict = telling(Failure(cause=Cause.SCRIPT, detail="failed", role="worker", node="n2"), "raise SystemExit(4)")
@@ -134,6 +147,22 @@ def test_those_that_repeat_the_verdict_are_not_the_culprit(tmp_path: Path, monke
     )
     assert (who(error.failure), error.exit_code) == (("worker", "n2"), 1)
     assert error.failure.detail.endswith("IndexError: out")
+
+
+@pytest.mark.parametrize(
+    "verdict",
+    [
+        Failure(cause=Cause.UNEQUAL, detail="left after 100 sums", role="worker", node="n2"),
+        Failure(cause=Cause.UNREACHABLE, detail="has no answer from n1", role="agent", node="n2"),
+        Failure(cause=Cause.STUCK, detail="sums are missing", phase=Phase.EXCHANGE, iteration=3),
+        Failure(cause=Cause.ABSENT, detail="only 1 of 2 processes came", phase=Phase.START),
+    ],
+)
+def test_a_worker_that_ends_by_an_exception_may_repeat_the_verdict(tmp_path: Path, verdict: Failure) -> None:
+    """Whether or not the verdict says whose fault it is."""
+    repeats = spec("worker", "n1", telling(verdict, "raise SystemExit(1)"))
+    error = failure_of(tmp_path, [repeats, spec("worker", "n2", "pass")])
+    assert (error.failure, error.exit_code) == (verdict, 1)
 
 
 def test_the_verdict_is_the_answer_where_no_culprit_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 
 from nalb.cli.main import run
-from nalb.events import IterationEvent, LayoutEvent, PlanEvent, ReadyEvent
+from nalb.events import EndedEvent, IterationEvent, LayoutEvent, PlanEvent, ReadyEvent, StartedEvent
 from nalb.failures import Cause
 from nalb.reporting.run_file import read_events
 from tests.failures import noted_in, who
 from tests.launch import test_ssh
 from tests.launch.conftest import END_LIMIT_S, START_LIMIT_S, Launch
 from tests.launch.test_ssh import SSHD, Cluster
+from tests.ports import free_ports
 
 cluster = test_ssh.cluster  # a fixture
 needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="needs torch: pip install torch")
@@ -98,6 +99,21 @@ def test_ddp_on_an_emulated_network(launch: Launch, tmp_path: Path) -> None:
 
 
 @needs_torch
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    "where", [("--local", "1"), ("--root", "127.0.0.1:{}", "--nodes", "1", "--rank", "0", "--plain")]
+)
+def test_a_job_of_one_rank(launch: Launch, tmp_path: Path, where: tuple[str, ...]) -> None:
+    """It sums with nobody, so it joins no coordinator."""
+    (port,) = free_ports(1)
+    job = launch(*(word.format(port) for word in where), "--", *STEPS, "3", **cache_of_torch(tmp_path))
+    assert job.end(START_LIMIT_S)[0] == 0, job.output
+    assert any("parameters" in line for line in job.lines)
+    assert {type(one) for one in read_events(job.run_dir)} == {StartedEvent, EndedEvent}
+    job.assert_nothing_left()
+
+
+@needs_torch
 @needs_ssh
 @pytest.mark.root
 @pytest.mark.torch
@@ -145,3 +161,11 @@ def test_ranks_that_fail_are_named_and_the_job_restarts(launch: Launch, tmp_path
     assert "RuntimeError: there is no more data" in exception.detail
     assert re.search("killed by SIGKILL", killed.detail)
     job.assert_nothing_left()
+
+
+@needs_torch
+@pytest.mark.torch
+def test_a_rank_that_leaves_early_is_named_by_those_that_fail_for_it(launch: Launch, tmp_path: Path) -> None:
+    job = launch("--local", "2", "--", *STEPS, "1000", str(tmp_path / "attempts"), "leaves", **cache_of_torch(tmp_path))
+    assert job.end(START_LIMIT_S)[0] != 0, job.output
+    assert (job.failure().cause, who(job.failure())) == (Cause.UNEQUAL, ("agent", "n1"))

@@ -23,6 +23,8 @@ def end(ending: str) -> None:
         agent.kill()
     elif ending == "exception":
         raise RuntimeError("there is no more data")
+    elif ending == "leaves":
+        sys.exit()
     elif ending == "killed":
         os.kill(os.getpid(), signal.SIGKILL)
 

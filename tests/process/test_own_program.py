@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nalb.process.own_program import ROOT, own_argv, own_code_argv, python_path
+from nalb.process.own_program import ROOT, WITHOUT_FOLDER, own_argv, own_code_argv, python_path
 
 PLANTED = "import pathlib\npathlib.Path(__file__).with_suffix('.ran').touch()\nraise SystemExit(1)\n"
 
@@ -24,6 +24,22 @@ def planted(tmp_path: Path) -> Path:
 def test_the_working_folder_is_not_looked_into(planted: Path, inherited: str | None) -> None:
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": python_path(inherited or "")}
     for argv in (own_argv("nalb.process.guardian", "job"), own_code_argv("import nalb.process.guardian")):
+        done = subprocess.run(argv, cwd=planted, env=environment, input=b"done\n", capture_output=True)
+        assert (done.returncode, done.stderr) == (0, b"")
+    assert list(planted.glob("*.ran")) == []
+
+
+@pytest.mark.parametrize("safe_path", [{}, {"PYTHONSAFEPATH": "1"}])
+def test_another_python_may_lack_the_option_p(planted: Path, safe_path: dict[str, str]) -> None:
+    """As 3.10 does, for which this Python stands in."""
+    python = planted / "python"
+    python.write_text(f'#!/bin/sh\n[ "$1" = -P ] && exit 2\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": python_path(""), **safe_path}
+    for argv in (
+        own_argv("nalb.process.guardian", "job", python=str(python)),
+        [str(python), "-c", WITHOUT_FOLDER + "import nalb.process.guardian"],
+    ):
         done = subprocess.run(argv, cwd=planted, env=environment, input=b"done\n", capture_output=True)
         assert (done.returncode, done.stderr) == (0, b"")
     assert list(planted.glob("*.ran")) == []

@@ -542,6 +542,18 @@ def test_strangers_are_counted_not_obeyed():
     assert driver.state.rejected["message before hello"] == 2
 
 
+@pytest.mark.parametrize("key_node", [None, "n0", "n1"])
+@pytest.mark.parametrize(("rank", "version"), [(0, wire.VERSION), (9, wire.VERSION), (0, wire.VERSION + 1)])
+def test_who_comes_after_all_have_met_is_turned_away(key_node, rank, version):
+    driver = Driver()
+    driver.start()
+    driver.state.receive(b"late", wire.Hello(version, "worker", "n0", rank, 7), driver.now_s, key_node)
+    ((peer, told),) = driver.collect()
+    assert (peer, told.failure.cause, who(told.failure)) == ("late", Cause.IDENTITY, ("worker", "n0"))
+    assert driver.state.phase == "RUN"
+    assert driver.state.rejected["hello after all have met"] == 1
+
+
 def test_a_held_job_runs_what_observers_ask_and_then_finishes():
     driver = Driver(NALB_HOLD="1")
     driver.say("watcher", wire.Observe(wire.VERSION))

@@ -122,3 +122,6 @@ def test_a_path_that_no_socket_can_have_is_named():
     refused = pytest.raises(InputError, match="longer than 107 bytes: use a shorter run directory")
     with refused, shell("/" + 110 * "x"):
         pass
+    refused = pytest.raises(InputError, match=r"/proc/observers \(No such file .*\): choose an --out on a local disk")
+    with refused, shell("/proc"):  # which makes no files, as some disks make no sockets
+        pass

@@ -2,6 +2,8 @@
 
 import socket
 import struct
+import subprocess
+import sys
 from collections import deque
 from contextlib import ExitStack
 from pathlib import Path
@@ -9,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from nalb.errors import PeerError
 from nalb.events import FailureEvent, ReadyEvent
 from nalb.failures import Cause, Failure
 from nalb.launch.ports import free_pair
@@ -18,6 +21,7 @@ from nalb.reporting.run_file import read_events
 from nalb.settings import from_environment
 from nalb.transport.keys import VARIABLE, key_path, make_keys, write_keys
 from nalb.transport.server import CoordinatorThread, flush, open_log
+from tests.failures import AS_LAUNCHED, told_in, who
 from tests.process.test_line_file import files_of_at_most
 from tests.protocol.test_coordinator import ENVIRONMENT
 
@@ -37,6 +41,45 @@ def test_an_event_that_does_not_fit_is_an_error_and_what_follows_is_read(tmp_pat
     append_event(path, FAILURE)  # the launcher's, once there is room
     assert read_events(tmp_path) == [READY, FAILURE]
     assert f"{path}, line 2 is torn" in caplog.text
+
+
+# sys.argv[1]: the coordinator's endpoint
+LATE = """
+import sys
+from nalb.protocol import wire
+from nalb.transport.client import Client
+hello = wire.Hello(wire.VERSION, "agent", "n0", 0, 1)
+client = Client(sys.argv[1], hello, lambda: ([], 0), silence_s=60.0, startup_s=60.0)
+client.wait_for(wire.Welcome)
+"""
+# a job of one agent; sys.argv[1]: the code of a process that comes once it has begun
+JOB = """
+import os, subprocess, sys
+from nalb.protocol import wire
+from nalb.settings import for_agents
+from nalb.transport.client import Client
+from nalb.transport.server import CoordinatorThread
+settings = for_agents(os.environ, node="n0", endpoint="tcp://127.0.0.1:0", size=1, role="scheduler")
+with CoordinatorThread(settings) as coordinator:
+    endpoint = f"tcp://127.0.0.1:{coordinator.port}"
+    client = Client(endpoint, wire.Hello(wire.VERSION, "agent", "n0", 0, 1), lambda: ([], 0), 60.0, 60.0)
+    client.wait_for(wire.Welcome)
+    late = subprocess.run([sys.executable, "-c", sys.argv[1], endpoint], stderr=subprocess.PIPE, text=True)
+    print(f"{late.returncode} {late.stderr}", flush=True)
+    client.send(wire.Goodbye())
+    client.wait_for(wire.Farewell)
+    coordinator.wait()
+"""
+
+
+def test_a_process_that_comes_once_all_have_met_ends_alone() -> None:
+    """Though it has the name and the rank of one that is there."""
+    command = [sys.executable, "-c", JOB, LATE]
+    job = subprocess.run(command, env=AS_LAUNCHED, capture_output=True, text=True, check=False)
+    assert job.returncode == 0, job.stderr
+    code, _, told = job.stdout.partition(" ")
+    failure = told_in(told)
+    assert (int(code), failure.cause, who(failure)) == (PeerError.exit_code, Cause.IDENTITY, ("agent", "n0"))
 
 
 GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"CURVE".ljust(20, b"\0") + bytes(32)  # ZMTP 3.1
