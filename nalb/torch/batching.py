@@ -98,7 +98,8 @@ class BatchSizes:
                     "restart: nobody knows what these had. Give all ranks the same one where --min-nodes is used"
                 )
             own = total // self._ranks + (self.rank < total % self._ranks)
-        self._front = None if settings.batching is None else _front(settings)
+        is_alone = is_joined and self._ranks == 1  # nobody to share samples with, as after a restart that left one node
+        self._front = None if settings.batching is None or is_alone else _front(settings)
         if self._front is None:
             self._present = m.BatchSizes(0, FOREVER, gathered(own, self._ranks))
         else:

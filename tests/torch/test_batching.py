@@ -60,3 +60,19 @@ def test_a_script_with_batch_sizes_runs_on_gloo_alone(monkeypatch: pytest.Monkey
 
     monkeypatch.setenv("NALB_SCHEME", "gloo")
     assert len(next(iter(BatchSizes(10, 4)))) == 4
+
+
+@pytest.mark.torch
+def test_a_rank_alone_has_all_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after a restart that left one node of three."""
+    import torch.distributed as dist
+
+    from nalb.torch import BatchSizes
+
+    for name, value in (("NALB_BATCHING", "lb-bsp"), ("NALB_FIRST_WORKERS", "3"), ("MASTER_ADDR", "127.0.0.1")):
+        monkeypatch.setenv(name, value)
+    dist.init_process_group("nalb", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        assert len(next(iter(BatchSizes(100, 4)))) == 12
+    finally:
+        dist.destroy_process_group()
