@@ -230,9 +230,8 @@ def test_what_rounding_took_outlives_a_restart(environment, tmp_path):
     assert sums_over_a_restart(tmp_path, 3) == sums_over_a_restart(tmp_path / "damaged", None)
 
 
-def test_what_rounding_took_is_written_between_two_sums_of_an_iteration(environment, tmp_path):
-    """A script may save a checkpoint there, and go on only then."""
-    environment.setenv("NALB_PRECISION", "int8")
+def half_way():
+    """Two fronts within an iteration of two tensors; the sum of the first one, of 20,000 elements, is back."""
     fronts = [PlainFront(rank, 2) for rank in range(2)]
     meet(fronts)
     for front in fronts:
@@ -242,6 +241,14 @@ def test_what_rounding_took_is_written_between_two_sums_of_an_iteration(environm
         front.begin(1)
     for front in fronts:
         front.wait(1)
+    return fronts
+
+
+def test_what_rounding_took_is_written_between_two_sums_of_an_iteration(environment, tmp_path):
+    """A script may save a checkpoint there, and go on only then."""
+    environment.setenv("NALB_PRECISION", "int8")
+    fronts = half_way()
+    for front in fronts:
         front.send(orders.WriteKept(str(tmp_path / f"{front.rank}.npz")))
     for front in fronts:
         front.hear(orders.KeptWritten)
@@ -261,15 +268,8 @@ def test_what_rounding_took_is_written_between_two_sums_of_an_iteration(environm
 def test_what_waits_for_a_sum_does_not_hold_up_its_elements(environment, tmp_path, overtakes):
     """A thread that copies from a GPU says what is there when it is, and the script goes on meanwhile."""
     environment.setenv("NALB_SCHEME", "average")  # its plans come ahead
-    fronts = [PlainFront(rank, 2) for rank in range(2)]
-    meet(fronts)
+    fronts = half_way()
     for front in fronts:
-        front.register([20_000, 6_000])
-    for front in fronts:
-        front.route()
-        front.begin(1)
-    for front in fronts:
-        front.wait(1)
         front.tensors[1][:] = front.rank + 1
         front.send(orders.Sum(1, front.memory, front.offsets[1], 2))
         if overtakes is orders.Sum:
