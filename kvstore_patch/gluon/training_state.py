@@ -50,16 +50,16 @@ def apply(
     """
     parameters = net._collect_params_with_prefix()
     _check(parameters, trainer, arrays, state)
-    indices = {name: index for index, name in enumerate(_names(net, trainer))}
+    names = _names(net, trainer)
+    indices = {name: index for index, name in enumerate(names)}
     if odd := sorted(state.updates.keys() - indices.keys()):
         raise CheckpointError(f"it is of another Trainer, which updated parameter {odd[0]} too: use another folder")
     updates = {indices[name]: count for name, count in state.updates.items()}
-    names = {indices[name]: name for name in state.updates}
     optimizer, first = trainer.optimizer, trainer._contexts[0]
     wanted: dict[str, Kind] = {}
-    for index, name in names.items():
+    for index in updates:
         made = optimizer.create_state_multi_precision(index, trainer._params[index].data(first))
-        wanted |= {f"state/{name}/{place}": _kind(array) for place, array in enumerate(leaves(made))}
+        wanted |= {f"state/{names[index]}/{place}": _kind(array) for place, array in enumerate(leaves(made))}
     if wanted != {name: _kind(array) for name, array in arrays.items() if name.startswith("state/")}:
         raise CheckpointError("the optimizer's state is of another kind: same optimizer options?")
     for name, parameter in parameters.items():
@@ -67,10 +67,10 @@ def apply(
             ndarrays.settle(array)
         parameter.set_data(arrays[f"weight/{name}"])
     for updater, context in zip(trainer._updaters, trainer._contexts, strict=True):
-        for index, name in names.items():
+        for index in updates:
             made = optimizer.create_state_multi_precision(index, trainer._params[index].data(context))
             for place, array in enumerate(leaves(made)):
-                array[:] = arrays[f"state/{name}/{place}"]
+                array[:] = arrays[f"state/{names[index]}/{place}"]
             updater.states[index], updater.states_synced[index] = made, True
         counts = optimizer._all_index_update_counts.setdefault(context.device_id, {})
         counts.update(updates)
