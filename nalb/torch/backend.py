@@ -30,7 +30,8 @@ REST_S = 0.02
 LEAST_ELEMENTS = 1024  # smaller sums go to gloo, in one round trip without slices
 
 # What c10d's C++ looks for in a Python group. Where it finds nothing it goes on to gloo with the interpreter's lock held, and waits
-# there for a thread of gloo's that may wait for that lock.
+# there for a thread of gloo's that may wait for that lock. Those of the second line are here to be counted, and since each may be a
+# group's first call.
 HANDED_ON = (
     "allgather", "allreduce_coalesced", "barrier", "broadcast", "reduce_scatter", "send", "recv",
     "reduce", "gather", "scatter", "alltoall", "allgather_coalesced", "reduce_scatter_single", "_reduce_scatter_base",
