@@ -6,6 +6,7 @@ group where NALB_SCHEME is gloo. How a sum travels is decided by dtype, operatio
 
 import atexit
 import gc
+import itertools
 import os
 import sys
 import weakref
@@ -46,8 +47,9 @@ _generation = 0  # how many default groups this process has made: names in the s
 # Gloo's threads end with the last reference to their group. Python's reference lets go of the interpreter's lock meanwhile. Those
 # of DDP's C++ do not, and a thread that waits for the lock, to end a comm hook's callback, would wait for ever. So Python's is the
 # last.
-kept_gloo: list[dist.ProcessGroupGloo] = []
-_unused: list[dist.ProcessGroupGloo] = []  # those of groups that are gone
+kept_gloo: dict[int, dist.ProcessGroupGloo] = {}
+_unused: list[int] = []  # the keys of those whose groups are gone: a reference in their place would outlive kept_gloo's
+_keys = itertools.count()
 
 
 class NalbGroup(dist.ProcessGroup):  # type: ignore[misc]
@@ -60,8 +62,9 @@ class NalbGroup(dist.ProcessGroup):  # type: ignore[misc]
         self._is_default = not options.global_ranks_in_group
         self._made_of = store, options.group_rank, options.group_size
         self.gloo = new_gloo(dist.PrefixStore("gloo", store), *self._made_of[1:], options.timeout)
-        kept_gloo.append(self.gloo)
-        weakref.finalize(self, _unused.append, self.gloo).atexit = False
+        key = next(_keys)
+        kept_gloo[key] = self.gloo
+        weakref.finalize(self, _unused.append, key).atexit = False
         self._inner = dist.ProcessGroup(*self._made_of)
         self._nccl: Any = None  # once it is asked for
         self._sums_cuda, self._knows_cuda = False, not torch.cuda.is_available()
@@ -152,9 +155,7 @@ class NalbGroup(dist.ProcessGroup):  # type: ignore[misc]
 def let_go_of_unused() -> None:
     """End gloo's threads of groups that are gone."""
     while _unused:
-        gloo = _unused.pop()
-        if gloo in kept_gloo:
-            kept_gloo.remove(gloo)
+        kept_gloo.pop(_unused.pop(), None)
 
 
 def _hand_on(name: str) -> None:
