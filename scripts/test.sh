@@ -21,7 +21,7 @@ fi
 # MXNet runs in PyTorch's environment, so with a current numpy; jobs of MXNet use the same rooms with its older one.
 computing=(tests/feedback tests/measurement tests/planning tests/protocol tests/services tests/simulation tests/tokens)
 batching=tests/batching # ARIMA is in MXNet's environment alone
-without_mxnet=(tests/torch tests/launch/test_torch_*.py tests/plane tests/transport tests/reporting tests/checkpoints)
+without_mxnet=(tests/torch tests/launch/test_torch_*.py tests/plane tests/transport tests/reporting tests/checkpoints tests/netem tests/process)
 output=$(mktemp -d)
 beside=()
 trap 'kill "${beside[@]}" 2>/dev/null || true; rm -r "$output"' EXIT
