@@ -50,7 +50,8 @@ from nalb.services.exchange.recorder import Group, PlaceInIteration
 
 GRACE_S = 3.0  # the deadline less the silence that it allows is 4 s by default
 STUCK_CHECK_S = 0.5  # between looks at whether a script waits in gloo
-CHECK_S = 1.0  # between looks at whether the agent is stopped
+CHECK_S = 1.0  # between looks at whether the agent is stopped, and at whether the script waits for what cannot come
+CUT_OFF_LOOKS = 2  # in a row at which it does: gloo takes a moment to raise an error
 PART_ELEMENTS = 1 << 18  # sums are written and read in parts of so many: 1 MB of float32
 NEWS_MOST = 1 << 16  # bytes of a packet from the agent; the longest is a Failure
 TENSORS_OF_A_PACKET = 1000
@@ -155,10 +156,12 @@ class Front:
         # Whether a script is ended that does not hear of an error within GRACE_S, or waits for so long where none is heard.
         self.ends_script = True
         self.waits_elsewhere: Callable[[], bool] = lambda: False  # whether it waits for other ranks just then, not here
+        self.is_cut_off: Callable[[], bool] = lambda: False  # whether it waits there for what cannot come
         self.waited_s = 0.0  # in `place`
         self._in_order = threading.RLock()  # one call at a time: the order of calls is alike on all ranks
         self._news = threading.Condition()  # guards what follows
         self._error: JobFailed | None = None
+        self._cut_off, self._looked_s = 0, -math.inf  # looks in a row, and when the last one was
         self._is_leaving = self._has_joined = self._is_finished = False
         self._has_heard = False  # the script has heard of the error
         self._agreed = -1  # number of the last call that all ranks have announced
@@ -373,6 +376,7 @@ class Front:
         try:
             while packet := self._receive_unless_stopped():
                 self._take(o.decode_at_training(packet))
+                self._look_elsewhere()
             error = self._lost(self._end_of_agent())
         except Exception as problem:
             error = self._lost(f"cannot be understood: {one_line(problem)}")
@@ -391,7 +395,20 @@ class Front:
             if stopped_s >= self._silence_s:
                 self._end(self._lost(f"has been stopped by a signal for {stopped_s:g} s"))
                 self.agent.kill()
+            self._look_elsewhere()
         return self._receive()
+
+    def _look_elsewhere(self) -> None:
+        """End the job where the script waits elsewhere for what cannot come: nobody else would notice."""
+        if monotonic() - self._looked_s < CHECK_S:
+            return
+        self._looked_s = monotonic()
+        self._cut_off = self._cut_off + 1 if self.is_cut_off() else 0
+        if self._cut_off == CUT_OFF_LOOKS:
+            detail = "waits for other ranks in gloo, which has lost a connection to one of them"
+            failure = Failure(cause=Cause.UNREACHABLE, detail=detail, role="worker", node=self._start.node)
+            with suppress(OSError):  # the agent has ended, and has said why
+                self._send_now(o.Leave(carried(failure)))
 
     def _end_script(self) -> None:
         since_s, error = monotonic(), self._error

@@ -22,6 +22,7 @@ from nalb.errors import one_line
 from nalb.plane.front import Front
 from nalb.schemes import GLOO
 from nalb.torch import NAME
+from nalb.torch.gloo import Gloo
 from nalb.torch.job import TorchJob, new_gloo
 from nalb.torch.sums import add_up, in_whole
 
@@ -47,7 +48,7 @@ _generation = 0  # how many default groups this process has made: names in the s
 # Gloo's threads end with the last reference to their group. Python's reference lets go of the interpreter's lock meanwhile. Those
 # of DDP's C++ do not, and a thread that waits for the lock, to end a comm hook's callback, would wait for ever. So Python's is the
 # last.
-kept_gloo: dict[int, dist.ProcessGroupGloo] = {}
+kept_gloo: dict[int, Gloo] = {}
 _unused: list[int] = []  # the keys of those whose groups are gone: a reference in their place would outlive kept_gloo's
 _keys = itertools.count()
 
@@ -68,9 +69,11 @@ class NalbGroup(dist.ProcessGroup):  # type: ignore[misc]
         self._inner = dist.ProcessGroup(*self._made_of)
         self._nccl: Any = None  # once it is asked for
         self._sums_cuda, self._knows_cuda = False, not torch.cuda.is_available()
-        self._register("cpu", KIND.GLOO, self.gloo)
+        if job is not None and job.machine is None:
+            job.watch(self.gloo)
+        self._register("cpu", KIND.GLOO, self.gloo.group)
         if gpus_by_plane and not self._knows_cuda:
-            self._register("cuda", KIND.GLOO, self.gloo)
+            self._register("cuda", KIND.GLOO, self.gloo.group)
             self._sums_cuda = self._knows_cuda = True
         for group in (self, self._inner):
             group._set_default_backend(KIND.GLOO)
@@ -90,7 +93,7 @@ class NalbGroup(dist.ProcessGroup):  # type: ignore[misc]
             self._nccl = dist.ProcessGroupNCCL(dist.PrefixStore("nccl", store), rank, size)
             self._register("cuda", KIND.NCCL, self._nccl)
         elif "cuda" in told:
-            self._register("cuda", KIND.GLOO, self.gloo)
+            self._register("cuda", KIND.GLOO, self.gloo.group)
             self._sums_cuda = told["cuda"] == NAME
 
     def _note_by_gloo(self) -> None:
@@ -112,7 +115,7 @@ class NalbGroup(dist.ProcessGroup):  # type: ignore[misc]
         """Sum in place, or average, or combine as gloo does."""
         self._know_cuda()
         tensor = tensors[0].detach()
-        by_gloo = partial(in_whole, tensors, lambda whole: self._inner.allreduce(whole, opts))
+        by_gloo = partial(in_whole, tensors, lambda whole: self.gloo.begun(self._inner.allreduce(whole, opts)))
         if opts.reduceOp == dist.ReduceOp.AVG:
             opts.reduceOp = dist.ReduceOp.SUM
             if not tensor.is_floating_point() and not tensor.is_complex():  # whole numbers are divided after the sum
@@ -163,7 +166,7 @@ def _hand_on(name: str) -> None:
         self._know_cuda()
         if name not in OF_TWO_RANKS:
             self._note_by_gloo()
-        return getattr(self._inner, name)(*args, **kwargs)
+        return self.gloo.begun(getattr(self._inner, name)(*args, **kwargs))
 
     setattr(NalbGroup, name, torch.compiler.disable(call))
 
@@ -174,7 +177,7 @@ def _gather(name: str) -> None:
     def call(self: NalbGroup, output: torch.Tensor, tensor: torch.Tensor, opts: Any) -> dist.Work:
         self._know_cuda()
         self._note_by_gloo()
-        return getattr(self._inner, name)(output.view(-1), tensor.reshape(-1), opts)
+        return self.gloo.begun(getattr(self._inner, name)(output.view(-1), tensor.reshape(-1), opts))
 
     setattr(NalbGroup, name, torch.compiler.disable(call))
 
@@ -222,6 +225,8 @@ def _rest() -> None:
     time.
     """
     sleep(REST_S)
+    for one in kept_gloo.values():
+        one.keep_where_cut_off()
     kept_gloo.clear()
 
 

@@ -4,6 +4,7 @@ import json
 import os
 import sys
 import threading
+import weakref
 from collections.abc import Sequence
 from datetime import timedelta
 from time import monotonic
@@ -18,6 +19,7 @@ from nalb.plane import orders as o
 from nalb.plane.front import Front
 from nalb.process.address import own_address, own_name
 from nalb.settings import for_agents
+from nalb.torch.gloo import Gloo
 from nalb.torch.machine import Machine, machines_of
 from nalb.torch.sums import close_gpus
 
@@ -37,6 +39,7 @@ class TorchJob:
         firsts = [ranks[0] for ranks in machines]
         self.is_needed = len(machines) > 1  # else the group of all ranks is gloo's alone
         self.front: Front | None = None
+        self._gloo: weakref.WeakSet[Gloo] = weakref.WeakSet()  # of all ranks that have fronts
         self.machine: Machine | None = None  # None: each rank is alone on its machine
         if self.is_needed and rank in firsts:
             hosts = _told_by_all(store, "name", firsts.index(rank), len(firsts), own_host[0])
@@ -45,6 +48,7 @@ class TorchJob:
             ]
             self.front = _join(store, firsts.index(rank), nodes)
             self.front.ends_script, self.front.waits_elsewhere = ends_script, waits_in_torch
+            self.front.is_cut_off = lambda: any(one.is_cut_off() for one in self._gloo)
         if self.is_needed and len(machines) < size:
             try:
                 self.machine = Machine(
@@ -53,9 +57,16 @@ class TorchJob:
                     self.front,
                     lambda name, place, places: new_gloo(dist.PrefixStore(name, store), place, places, timeout),
                 )
+                if self.front is not None:
+                    self.watch(self.machine.out)
             except BaseException as error:
                 self.leave(f"cannot sum on its machine: {one_line(error)}")
                 raise
+
+    def watch(self, gloo: Gloo) -> None:
+        """End the job where this group waits for what cannot come. Its ranks all have fronts, so they stay until all leave."""
+        gloo.is_watched = True
+        self._gloo.add(gloo)
 
     def leave(self, failed: str | None = None) -> None:
         """Leave the job. failed: why the script ends, where it waits for no other rank."""
@@ -72,12 +83,9 @@ def waits_in_torch() -> bool:
     return frame is not None and frame.f_code.co_filename.startswith(WAITING)
 
 
-def new_gloo(store: dist.Store, rank: int, size: int, timeout: timedelta) -> dist.ProcessGroupGloo:
+def new_gloo(store: dist.Store, rank: int, size: int, timeout: timedelta) -> Gloo:
     """Gloo among some ranks, on the interface that has this rank's address."""
-    options = dist.ProcessGroupGloo._Options()
-    options._devices = [dist.ProcessGroupGloo.create_device(hostname=_address(store))]
-    options._timeout = timeout
-    return dist.ProcessGroupGloo(store, rank, size, options)
+    return Gloo(store, rank, size, timeout, _address(store))
 
 
 def _join(store: dist.Store, rank: int, nodes: Sequence[str]) -> Front:

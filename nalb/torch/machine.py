@@ -14,10 +14,11 @@ import torch
 import torch.distributed as dist
 
 from nalb.plane.front import Front
+from nalb.torch.gloo import Gloo
 from nalb.torch.sums import add_up
 from nalb.torch.works import SumWork
 
-NewGloo = Callable[[str, int, int], dist.ProcessGroupGloo]  # name in the store, rank, size
+NewGloo = Callable[[str, int, int], Gloo]  # name in the store, rank, size
 
 
 def machines_of(hosts: Sequence[tuple[str, bool]]) -> list[list[int]]:
@@ -40,7 +41,7 @@ class Machine:
         self._sums = new_gloo(f"machine{number}/sums", *place) if len(ranks) > 1 else None
         self._copies = new_gloo(f"machine{number}/copies", *place) if len(ranks) > 1 else None
         if front is not None:
-            self._out = new_gloo("machines", number, len(machines))
+            self.out = new_gloo("machines", number, len(machines))
             self._outward = ThreadPoolExecutor(1, "nalb-out")
             self._homeward = ThreadPoolExecutor(1, "nalb-home")
 
@@ -49,10 +50,12 @@ class Machine:
         if self._front is None:
             assert self._sums is not None
             assert self._copies is not None
-            self._sums.allreduce([tensor.clone()])  # a clone: the copy may come before gloo is done with the sum here
-            return self._copies.broadcast(tensor, 0)
+            self._sums.group.allreduce(
+                [tensor.clone()]
+            )  # a clone: the copy may come before gloo is done with the sum here
+            return self._copies.group.broadcast(tensor, 0)
         work = SumWork(tensor)
-        at_home = self._sums.allreduce([tensor]) if self._sums is not None else None
+        at_home = self._sums.group.allreduce([tensor]) if self._sums is not None else None
         gone = self._outward.submit(self._go_out, tensor, at_home)
         self._homeward.submit(self._come_home, tensor, gone, work)
         return work
@@ -61,13 +64,13 @@ class Machine:
         assert self._front is not None
         if at_home is not None:
             at_home.wait()
-        return add_up(self._front, tensor, lambda: self._out.allreduce([tensor]))
+        return add_up(self._front, tensor, lambda: self.out.begun(self.out.group.allreduce([tensor])))
 
     def _come_home(self, tensor: torch.Tensor, gone: "Future[dist.Work]", work: SumWork) -> None:
         try:
             gone.result().wait()
             if self._copies is not None:
-                self._copies.broadcast(tensor, 0).wait()
+                self._copies.group.broadcast(tensor, 0).wait()
             work.complete()
         except Exception as error:
             work.complete(error)

@@ -4,11 +4,16 @@ BY_RING=1: not before the group's ring makes the sums, which are larger then: sm
 """
 
 import os
+import socket
 import sys
 import time
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
+
+from nalb.torch.gloo import ESTABLISHED, WATCHED, Gloo, _state
+from nalb.torch.works import SumWork
 
 LIMIT_S = 60.0
 
@@ -16,9 +21,19 @@ DEVICE = os.environ.get("DEVICE", "cpu")
 how, rank = sys.argv[1], int(os.environ["RANK"])
 torch.set_num_threads(1)
 dist.init_process_group("nalb")
+other = dist.new_group(backend="gloo") if how == "cut off" else None
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(60, 3000).to(DEVICE))
 end_s = time.monotonic() + LIMIT_S
+last = None
 by_ring, by_plane, has_begun = os.environ.get("BY_RING") == "1", -1, False
+
+
+def cut(gloo: Gloo) -> None:
+    """Shut gloo's connections down, at this end."""
+    for one in map(int, WATCHED.findall(Path(f"/proc/self/fdinfo/{gloo._epoll}").read_text())):
+        if _state(one) == ESTABLISHED:
+            with socket.socket(fileno=os.dup(one)) as connection:
+                connection.shutdown(socket.SHUT_RDWR)
 
 
 def fail() -> None:
@@ -31,6 +46,8 @@ def fail() -> None:
 for step in range(1_000_000):
     if time.monotonic() > end_s:
         sys.exit("nothing has ended this")
+    if step == last:
+        break
     sizes = [300_000, 500_000] if by_ring else [3000, 5000]
     front = dist.group.WORLD.front
     is_time = step >= 10 and not has_begun and (not by_ring or front.by_plane == by_plane)
@@ -52,6 +69,18 @@ for step in range(1_000_000):
         if how == "barrier":
             time.sleep(rank * LIMIT_S)
             dist.barrier()  # rank 0 waits in gloo, where no exception reaches it
+        if how == "cut off" and rank == 0:
+            gloo = dist.group.WORLD.gloo
+            gloo.begun(
+                SumWork(torch.zeros(1))
+            )  # in place of a collective that misses what follows, as gloo's do now and then
+            cut(gloo)
+            dist.recv(torch.zeros(1), 1, group=other)
+        if how == "cut where idle":
+            if rank == 0:
+                cut(dist.group.WORLD.gloo)
+                time.sleep(3.0)
+            last = step + 3
         if how == "unequal ends":
             if rank == 0:
                 dist.barrier()  # where nobody comes to any more

@@ -119,6 +119,19 @@ def test_a_rank_that_waits_in_gloo_for_one_that_has_left_ends_and_says_so() -> N
 
 
 @pytest.mark.torch
+def test_a_rank_that_waits_in_gloo_without_a_connection_ends_all_and_is_told_why() -> None:
+    require_named(
+        ranks.run("endings.py", "cut off", size=2, within_s=40.0, **BY_PLANE), "gloo, which has lost a connection"
+    )
+
+
+@pytest.mark.torch
+def test_a_connection_of_gloos_that_is_lost_while_nothing_needs_it_ends_nobody() -> None:
+    ended = ranks.run("endings.py", "cut where idle", size=2, within_s=60.0, **BY_PLANE)
+    assert [one.code for one in ended] == [0, 0], [one.output[-3000:] for one in ended]
+
+
+@pytest.mark.torch
 @pytest.mark.parametrize(
     ("whom", "how", "word"),
     [("script", "", "JobFailed"), ("agent", "backward", "JobFailed"), ("agent", "barrier", "nalb: ")],

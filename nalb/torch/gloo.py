@@ -1,0 +1,92 @@
+"""A group of gloo's, and whether it waits for what cannot come.
+
+Gloo may miss that a connection is lost: it closes its own end, and yet what is under way waits until gloo's timeout. So this module
+looks for the connections themselves. Gloo has no call that names them, but the epoll instance of a group's thread does.
+"""
+
+import ctypes
+import os
+import re
+import socket
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import timedelta
+
+import torch.distributed as dist
+
+ESTABLISHED = 1  # the state of a connection that carries data (tcp_states.h), the first byte of TCP_INFO
+WATCHED = re.compile(r"^tfd:\s+(\d+)", re.MULTILINE)  # a descriptor in an epoll instance's fdinfo: proc(5)
+
+
+class Gloo:
+    """Gloo among some ranks."""
+
+    def __init__(self, store: dist.Store, rank: int, size: int, timeout: timedelta, address: str):
+        """address: of this rank's interface."""
+        before = set(_epolls())
+        options = dist.ProcessGroupGloo._Options()
+        options._devices = [dist.ProcessGroupGloo.create_device(hostname=address)]
+        options._timeout = timeout
+        made = [one for one in _epolls() if one not in before]
+        self.group = dist.ProcessGroupGloo(store, rank, size, options)
+        # Another thread may have made one meanwhile. Where gloo connects at first use, there is nothing to look for.
+        self._epoll = next((one for one in made if _established(one) == size - 1), None)
+        self._connections = size - 1
+        self.is_watched = False  # whether somebody asks `is_cut_off` now and then
+        self._works: list[dist.Work] = []  # each keeps its tensors
+
+    def begun(self, work: dist.Work) -> dist.Work:
+        """Note what this group has begun, and return it."""
+        if self.is_watched:
+            self._works.append(work)
+            self._under_way()
+        return work
+
+    def is_cut_off(self) -> bool:
+        """Whether something is under way, and a connection is lost."""
+        return self._under_way() and self._epoll is not None and _established(self._epoll) < self._connections
+
+    def keep_where_cut_off(self) -> None:
+        """Keep the group to the process's very end where it is cut off: to end its threads would wait until gloo's timeout."""
+        if self.is_cut_off():
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.group))
+
+    def _under_way(self) -> bool:
+        for one in list(self._works):
+            if one.is_completed():
+                with suppress(ValueError):  # another thread has done so
+                    self._works.remove(one)
+        return bool(self._works)
+
+
+def _epolls() -> Sequence[int]:
+    """Descriptors of this process's epoll instances."""
+    found = []
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(OSError):  # closed meanwhile
+            if os.readlink(f"/proc/self/fd/{name}") == "anon_inode:[eventpoll]":
+                found.append(int(name))
+    return found
+
+
+def _established(epoll: int) -> int:
+    """How many of the connections that an epoll instance watches carry data."""
+    with open(f"/proc/self/fdinfo/{epoll}", encoding="utf-8") as about:
+        watched = [int(one) for one in WATCHED.findall(about.read())]
+    return sum(_state(one) == ESTABLISHED for one in watched)
+
+
+def _state(descriptor: int) -> int | None:
+    """The state of the TCP connection; None: it is none."""
+    try:
+        copy = os.dup(descriptor)
+    except OSError:  # closed meanwhile
+        return None
+    try:
+        one = socket.socket(type=socket.SOCK_STREAM | socket.SOCK_NONBLOCK, fileno=copy)
+    except OSError:  # no socket
+        os.close(copy)
+        return None
+    with one, suppress(OSError):  # no TCP
+        return one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]
+    return None
