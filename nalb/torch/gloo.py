@@ -30,8 +30,8 @@ class Gloo:
         made = [one for one in _epolls() if one not in before]
         self.group = dist.ProcessGroupGloo(store, rank, size, options)
         # Another thread may have made one meanwhile. Where gloo connects at first use, there is nothing to look for.
-        self._epoll = next((one for one in made if _established(one) == size - 1), None)
-        self._connections = size - 1
+        self._epoll = next((one for one in made if len(_connections(one)) == size - 1), None)
+        self._size = size
         self.is_watched = False  # whether somebody asks `is_cut_off` now and then
         self._works: list[dist.Work] = []  # each keeps its tensors
 
@@ -44,7 +44,12 @@ class Gloo:
 
     def is_cut_off(self) -> bool:
         """Whether something is under way, and a connection is lost."""
-        return self._under_way() and self._epoll is not None and _established(self._epoll) < self._connections
+        return self._under_way() and self._epoll is not None and len(self.connections) < self._size - 1
+
+    @property
+    def connections(self) -> list[int]:
+        """Descriptors of its connections that carry data; none where gloo connects at first use."""
+        return [] if self._epoll is None else _connections(self._epoll)
 
     def keep_where_cut_off(self) -> None:
         """Keep the group to the process's very end where it is cut off: to end its threads would wait until gloo's timeout."""
@@ -69,11 +74,11 @@ def _epolls() -> Sequence[int]:
     return found
 
 
-def _established(epoll: int) -> int:
-    """How many of the connections that an epoll instance watches carry data."""
+def _connections(epoll: int) -> list[int]:
+    """Descriptors of the connections that an epoll instance watches, and that carry data."""
     with open(f"/proc/self/fdinfo/{epoll}", encoding="utf-8") as about:
         watched = [int(one) for one in WATCHED.findall(about.read())]
-    return sum(_state(one) == ESTABLISHED for one in watched)
+    return [one for one in watched if _state(one) == ESTABLISHED]
 
 
 def _state(descriptor: int) -> int | None:
