@@ -5,7 +5,8 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from time import monotonic
 from typing import Any
@@ -18,12 +19,15 @@ from nalb.failures import Cause, Failure, JobFailed, Phase
 from nalb.plane import orders as o
 from nalb.plane.front import Front
 from nalb.process.address import own_address, own_name
+from nalb.process.last_words import die
 from nalb.settings import for_agents
 from nalb.torch.gloo import Gloo
 from nalb.torch.machine import Machine, machines_of
 from nalb.torch.sums import close_gpus
 
 WAITING = tuple(os.path.dirname(one.__file__) + os.sep for one in (torch.autograd, dist, torch.nn.parallel))
+TURN_S = 60.0  # for which torch's store is asked to wait at a time
+ANSWER_S = 10.0  # that torch's store may take for an answer
 NOT_OVER_S = 0.1  # before its end a wait that fails has not come to its end
 
 _has_joined = False  # whether this process has been in a job: the launcher's coordinator serves the first one only
@@ -35,14 +39,14 @@ class TorchJob:
     def __init__(self, store: dist.Store, rank: int, size: int, timeout: timedelta, ends_script: bool = True):
         """ends_script: whether a script that waits in gloo when the job fails is ended; otherwise gloo's timeout tells it."""
         own_host = own_name(os.environ), os.environ.get("LOCAL_WORLD_SIZE", "1") != "1"
-        machines = machines_of([tuple(one) for one in _told_by_all(store, "host", rank, size, own_host)])
+        machines = machines_of([tuple(one) for one in _told_by_all(store, "host", rank, size, own_host, "0")])
         firsts = [ranks[0] for ranks in machines]
         self.is_needed = len(machines) > 1  # else the group of all ranks is gloo's alone
         self.front: Front | None = None
         self._gloo: weakref.WeakSet[Gloo] = weakref.WeakSet()  # of all ranks that have fronts
         self.machine: Machine | None = None  # None: each rank is alone on its machine
         if self.is_needed and rank in firsts:
-            hosts = _told_by_all(store, "name", firsts.index(rank), len(firsts), own_host[0])
+            hosts = _told_by_all(store, "name", firsts.index(rank), len(firsts), own_host[0], "0")
             nodes = [
                 host if hosts.count(host) == 1 else f"{host}.{first}" for host, first in zip(hosts, firsts, strict=True)
             ]
@@ -101,7 +105,7 @@ def _join(store: dist.Store, rank: int, nodes: Sequence[str]) -> Front:
     try:
         _tell(store, "agent", rank, told)
         _await_agents(store, nodes, settings.startup_s)
-        agents = _told(store, "agent", size)
+        agents = _told(store, "agent", size, nodes[0])
         front.join([one for one, _ in agents], agents[0][1])
     except BaseException as error:
         front.close(f"did not join the job: {one_line(error)}")
@@ -120,26 +124,65 @@ def _await_agents(store: dist.Store, nodes: Sequence[str], within_s: float) -> N
     """Wait until the store has all agents. torch would wait for half an hour. Raises JobFailed, which says whose is missing."""
     end_s = monotonic() + within_s
     for rank, node in enumerate(nodes):
-        try:
-            store.wait([f"agent{rank}"], timedelta(seconds=max(end_s - monotonic(), 0.1)))
-        except RuntimeError as error:
+        left_s = max(end_s - monotonic(), 0.1)
+        if not _await(store, f"agent{rank}", nodes[0], left_s):
             detail = f"has not told within {within_s:g} s where its agent listens: see its output"
             failure = Failure(cause=Cause.ABSENT, detail=detail, role="worker", node=node, phase=Phase.START)
-            if end_s - monotonic() > NOT_OVER_S:
-                detail = f"torch's store is gone ({one_line(error)}), which worker {nodes[0]} or its launcher holds"
-                failure = Failure(cause=Cause.NO_COORDINATOR, detail=detail, phase=Phase.START)
-            raise JobFailed(failure, PeerError.exit_code) from None
+            raise JobFailed(failure, PeerError.exit_code)
+
+
+def _await(store: dist.Store, key: str, host: str, within_s: float) -> bool:
+    """Wait until the store has the key; whether it has. Raises JobFailed where the store is gone.
+
+    A wait of torch's that has taken its time tells the store so, and waits for its word without limit. So this process ends where
+    the store does not answer, as one whose host is stopped or out of reach. host: the node of the store.
+    """
+    end_s = monotonic() + within_s
+    while (turn_s := min(end_s - monotonic(), TURN_S)) > 0:
+        turn_end_s = monotonic() + turn_s
+        with _ended_after(turn_s + ANSWER_S, host):
+            try:
+                store.wait([key], timedelta(seconds=turn_s))
+                return True
+            except RuntimeError as error:
+                if turn_end_s - monotonic() > NOT_OVER_S:
+                    raise _without_store(f"is gone ({one_line(error)})", host) from None
+    return False
+
+
+@contextmanager
+def _ended_after(within_s: float, host: str) -> Iterator[None]:
+    """End the process unless this ends in time."""
+    error = _without_store("does not answer", host)
+    timer = threading.Timer(within_s, die, (error.failure, error.exit_code))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _without_store(what: str, host: str) -> JobFailed:
+    detail = f"torch's store {what}, which worker {host} or its launcher holds"
+    return JobFailed(Failure(cause=Cause.NO_COORDINATOR, detail=detail, phase=Phase.START), PeerError.exit_code)
 
 
 def _tell(store: dist.Store, name: str, rank: int, own: Any) -> None:
     store.set(f"{name}{rank}", json.dumps(own))
 
 
-def _told(store: dist.Store, name: str, size: int) -> list[Any]:
-    """What all ranks tell, by rank."""
-    return [json.loads(store.get(f"{name}{one}")) for one in range(size)]
+def _told(store: dist.Store, name: str, size: int, host: str) -> list[Any]:
+    """What all ranks tell, by rank, within the store's timeout. Raises JobFailed."""
+    within_s = store.timeout.total_seconds()
+    for one in range(size):
+        if not _await(store, f"{name}{one}", host, within_s):
+            detail = f"rank {one} has not told its {name} within {within_s:g} s: see its output"
+            raise JobFailed(Failure(cause=Cause.ABSENT, detail=detail, phase=Phase.START), PeerError.exit_code)
+    with _ended_after(ANSWER_S, host):
+        return [json.loads(store.get(f"{name}{one}")) for one in range(size)]
 
 
-def _told_by_all(store: dist.Store, name: str, rank: int, size: int, own: Any) -> list[Any]:
+def _told_by_all(store: dist.Store, name: str, rank: int, size: int, own: Any, host: str) -> list[Any]:
     _tell(store, name, rank, own)
-    return _told(store, name, size)
+    return _told(store, name, size, host)

@@ -4,7 +4,9 @@ from datetime import timedelta
 
 import pytest
 
+from nalb.errors import PeerError
 from nalb.failures import Cause, JobFailed
+from tests.torch import ranks
 
 
 @pytest.mark.torch
@@ -20,3 +22,15 @@ def test_a_rank_whose_agent_is_missing_is_named_in_time() -> None:
         _await_agents(store, ["n0", "n1"], 0.2)
     failure = raised.value.failure
     assert (failure.cause, failure.role, failure.node) == (Cause.ABSENT, "worker", "n1")
+
+
+@pytest.mark.torch
+def test_a_rank_whose_store_does_not_answer_ends_in_time() -> None:
+    stopped, other = ranks.start("stopped_store.py", size=2, NALB_STARTUP_S="3")
+    try:
+        (ended,) = ranks.wait([other], 60.0)
+    finally:
+        stopped.kill()
+        stopped.communicate()
+    assert ended.code == PeerError.exit_code, ended.output
+    assert "torch's store does not answer" in ended.output
