@@ -6,8 +6,9 @@ before it is back (the gate that kvstore_patch's exchange sets). A server answer
 of it has arrived. Messages to a node's own server arrive at once, over loopback. Sums of two levels take the journey that levels.py
 describes. Connections between two sites also share the sites' uplinks.
 
-Between two arrivals rates do not change, so time jumps from arrival to arrival. Not modelled: delay, slow start, loss,
-queues, and the time that copies and sums take. Deterministic; ties go to the lower index. noise.py blurs what receivers see.
+Between two arrivals, or a change of the network, rates do not change, so time jumps from one to the next. Not modelled: delay, slow
+start, loss, queues, and the time that copies and sums take. Deterministic; ties go to the lower index. noise.py blurs what
+receivers see.
 """
 
 from collections import deque
@@ -72,17 +73,18 @@ def exchange(
     noise: Noise | None = None,
     cores: Floats | None = None,
     by_site: SitePlan | None = None,
+    change: tuple[float, Capacities] | None = None,
 ) -> SimulatedExchange:
     """Simulate one synchronisation of slices in the order in which workers hand them over.
 
     sizes_bytes: payload per slice, shape (n,), positive. server_of_slice: the index of each slice's server among the nodes, shape
     (n,). inflight_bytes: payload of a worker under way at a time, for all or by node; 0: no limit. noise: None: times are exact.
     cores: bytes per second, in and out together, that each node's cores handle, shape (N,); None: any number. by_site: the
-    leaders, where sums have two levels; servers are then the owners. Cost: O(C) numpy operations per arrival for C connections, 2
-    n (N - 1) arrivals, and one max-min solution per set of busy connections. Raises InputError for a slice without bytes, or one
-    that goes to a node that is no server.
+    leaders, where sums have two levels; servers are then the owners. change: (seconds, the capacities from then on). Cost: O(C)
+    numpy operations per arrival for C connections, 2 n (N - 1) arrivals, and one max-min solution per set of busy connections.
+    Raises InputError for a slice without bytes, or one that goes to a node that is no server.
     """
-    given = _Given(nodes, capacities, sizes_bytes, server_of_slice, inflight_bytes, wire, noise, cores)
+    given = _Given(nodes, capacities, sizes_bytes, server_of_slice, inflight_bytes, wire, noise, cores, change)
     return (_Run(given) if by_site is None else _RunBySites(given, by_site)).run()
 
 
@@ -97,6 +99,7 @@ class _Given(NamedTuple):
     wire: MessageWeight
     noise: Noise | None
     cores: Floats | None
+    change: tuple[float, Capacities] | None = None
 
 
 class _Flows(NamedTuple):
@@ -112,10 +115,11 @@ class _Run:
     """One synchronisation under way. Connection k: pushes of pair k for k < P, answers of pair k - P above."""
 
     def __init__(self, given: _Given):
-        nodes, capacities, sizes_bytes, server_of_slice, inflight_bytes, wire, noise, cores = given
+        nodes, capacities, sizes_bytes, server_of_slice, inflight_bytes, wire, noise, cores, change = given
         _check(nodes, sizes_bytes, server_of_slice)
         count = len(nodes)
         self._links, self._count = SharedLinks(capacities, cores), count
+        self._change, self._cores, self._noise = change, cores, noise
         self._workers = [i for i, node in enumerate(nodes) if node.is_worker]
         self._payload, self._server = sizes_bytes.tolist(), server_of_slice.tolist()
         self._size = wire.bytes_of(sizes_bytes).tolist()
@@ -157,6 +161,8 @@ class _Run:
             step_s = float((left / flows.rate).min(initial=np.inf))
             if self._unread:
                 step_s = min(step_s, self._unread[0][0] - self._now_s)
+            if self._change is not None:
+                step_s = min(step_s, self._change[0] - self._now_s)
             self._now_s += step_s
             left -= flows.rate * step_s
             self._left[flows.busy] = left
@@ -168,11 +174,19 @@ class _Run:
             while self._unread and self._unread[0][0] <= self._now_s:
                 self._steps.append(heappop(self._unread)[1:])
             self._settle()
+            if self._change is not None and self._now_s >= self._change[0]:
+                self._apply(self._change[1])
         assert not any(self._missing), "a slice never arrived"
         shape = (self._count, self._count)
         return SimulatedExchange(
             self._finish_s, self._link_bytes.reshape(shape), self._busy_s.reshape(shape), samples_of(self._samples)
         )
+
+    def _apply(self, capacities: Capacities) -> None:
+        """Let all later bytes travel at these rates."""
+        self._links, self._change = SharedLinks(capacities, self._cores), None
+        self._buckets = SavedBytes(capacities, self._noise.burst_s) if self._noise else None
+        self._known.clear()
 
     def _flows(self) -> _Flows:
         key = self._busy.tobytes()

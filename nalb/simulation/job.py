@@ -123,11 +123,12 @@ def by_planner(
     quotas: Floats | None = None,
     schemes: Mapping[str, Scheme] = NALB_SCHEMES,
     inflight_bytes: int | None = None,
+    change: tuple[float, Capacities] | None = None,
 ) -> list[SimulatedExchange]:
     """`rounds` synchronisations as the coordinator's planner plans them, windows included. Raises InputError.
 
     planner: from `planner_of`, or one to which `layout` is registered and whose servers' ranks are in node order. quotas: as for
-    `by_slices`. inflight_bytes: None: the planner chooses.
+    `by_slices`. inflight_bytes: None: the planner chooses. change: (seconds after the first began, capacities from then on).
     """
     by_rank, cores = server_indices(nodes), None if quotas is None else quotas / CORE_S_PER_BYTE
     options = PlanOptions(find_scheme(scheme, schemes), inflight_bytes=inflight_bytes)
@@ -141,7 +142,9 @@ def by_planner(
             sizes_bytes, servers = layout.sizes_bytes, by_rank[np.array(plan.server_of_slice, dtype=np.int64)]
         blur = noise and noise.at(iteration)
         by_site = None if decision.plan is None else decision.plan.by_site
-        result = exchange(nodes, capacities, sizes_bytes, servers, windows, wire, blur, cores, by_site)
+        amid, change = change, None
+        result = exchange(nodes, capacities, sizes_bytes, servers, windows, wire, blur, cores, by_site, amid)
+        capacities = capacities if amid is None else amid[1]
         if decision.is_measured:
             work = None if quotas is None else work_of(result, quotas)
             planner.judge(FinishedIteration(result.samples, result.time_s, work=work))

@@ -9,6 +9,8 @@ Start 0 knows nothing. Before each other start the planner runs 4 iterations on 
 rates are drawn by the network's seed and the start's number. Those 4 do not count and are not in the file. `settled after` is the
 number of iterations, since the start or the change, up to the last one that takes more than 1.05 of the true capacities' time.
 
+With --amid the change comes at a drawn moment of iteration 9, and the mean of iterations 10 to 14 counts.
+
 With --noise all times are blurred (docs/simulation.md, "Noise"), also those of the true capacities' plan.
 """
 
@@ -18,7 +20,7 @@ import sys
 from functools import partial
 from multiprocessing import Pool
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 from typing import Any
 
 import numpy as np
@@ -53,8 +55,13 @@ HEADINGS = (
 )
 
 
-def simulate(family: str, is_noisy: bool, drawn: tuple[int, int], rules: Rules = RULES) -> dict[str, Any]:
-    """Simulate one network from one start and return its row of the file. drawn: the seed and the start's number."""
+def simulate(
+    family: str, is_noisy: bool, drawn: tuple[int, int], rules: Rules = RULES, is_amid: bool = False
+) -> dict[str, Any]:
+    """Simulate one network from one start and return its row of the file.
+
+    drawn: the seed and the start's number. is_amid: the change comes within an iteration.
+    """
     seed, start = drawn
     noise = [Noise((seed, start, phase)) if is_noisy else None for phase in range(4)]
     count = int(np.random.default_rng(seed).integers(LOW_NODES, HIGH_NODES + 1))
@@ -69,14 +76,17 @@ def simulate(family: str, is_noisy: bool, drawn: tuple[int, int], rules: Rules =
         other = draw_network(str(source.choice(WRONG_FAMILIES)), count, int(source.integers(HIGH_SEED)))
         run(capacities=other.capacities, rounds=WRONG, noise=noise[0])
     results = run(capacities=network.capacities, rounds=BEFORE, noise=noise[1])
-    results += run(capacities=after, rounds=ITERATIONS - BEFORE, noise=noise[2])
+    if is_amid:
+        moment = np.random.default_rng([seed, BEFORE]).uniform() * results[-1].time_s
+        results += run(capacities=network.capacities, rounds=1, change=(moment, after), noise=noise[2])
+    results += run(capacities=after, rounds=ITERATIONS - len(results), noise=noise[2])
     times_s = [result.time_s for result in results]
     windows = windows_of(layout, network.nodes, after)
     rounds = NOISY_ROUNDS if is_noisy else 1
     true = by_slices(SCHEME, network.nodes, layout, after, rounds, windows, quotas=quotas, noise=noise[3])
     true_s = median(result.time_s for result in true)
-    counted_s = times_s[BEFORE + SETTLING * bool(network.changes) :]
-    late = [time_s > SETTLED * true_s for time_s in times_s[BEFORE * bool(network.changes) :]]
+    counted_s = times_s[BEFORE + (1 if is_amid else SETTLING * bool(network.changes)) :]
+    late = [time_s > SETTLED * true_s for time_s in times_s[(BEFORE + is_amid) * bool(network.changes) :]]
     settled_after = max((number for number, is_late in enumerate(late, 1) if is_late), default=0)
     row = {
         "family": family,
@@ -86,7 +96,7 @@ def simulate(family: str, is_noisy: bool, drawn: tuple[int, int], rules: Rules =
         "nodes": count,
         "network": network.command,
     }
-    row |= {"over_true": median(counted_s) / true_s, "settled_after": settled_after}
+    row |= {"over_true": (mean if is_amid else median)(counted_s) / true_s, "settled_after": settled_after}
     return row | {"true_s": true_s, "times_s": times_s}
 
 
@@ -100,18 +110,22 @@ def main() -> int:
     parser.add_argument(
         "--noise", action="store_true", help="blur times as recorded runs have it, by the network's seed"
     )
+    parser.add_argument("--amid", action="store_true", help="changes come within an iteration: family changing only")
     parser.add_argument("--processes", type=int, default=1, help="side by side (default: 1)")
     parser.add_argument("--out", required=True, metavar="FILE", help="JSON lines, one for each network")
     args = parser.parse_args()
     try:
         seeds = range(args.first, args.first + args.networks)
-        campaign(args.families.split(","), seeds, args.starts, args.noise, args.processes, args.out)
+        families = ["changing"] if args.amid else args.families.split(",")
+        campaign(families, seeds, args.starts, args.noise, args.processes, args.out, args.amid)
     except NalbError as error:
         parser.exit(error.exit_code, f"simulate_families: {error}\n")
     return 0
 
 
-def campaign(families: list[str], seeds: range, starts: int, is_noisy: bool, processes: int, out: str) -> None:
+def campaign(
+    families: list[str], seeds: range, starts: int, is_noisy: bool, processes: int, out: str, is_amid: bool = False
+) -> None:
     """Simulate all networks from all starts, write their rows to `out` and print the table.
 
     Raises InputError for unknown families, wrong numbers and a file that cannot be made, MachineError for a full disk.
@@ -130,7 +144,7 @@ def campaign(families: list[str], seeds: range, starts: int, is_noisy: bool, pro
     with LineFile(out) as file, Pool(processes) as pool:
         for family in families:
             rows, drawn = [], [(seed, start) for seed in seeds for start in range(starts)]
-            done = pool.imap_unordered(partial(simulate, family, is_noisy), drawn)
+            done = pool.imap_unordered(partial(simulate, family, is_noisy, is_amid=is_amid), drawn)
             for row in track(done, family, len(drawn), console=Console(stderr=True), transient=True):
                 rows.append(row)
                 try:

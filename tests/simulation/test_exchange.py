@@ -35,6 +35,16 @@ def test_a_window_holds_the_second_slice_back(window, expected_s):
     assert run(WORKER_AND_SERVER, capacities, [10, 10], [1, 1], window).time_s == pytest.approx(expected_s)
 
 
+def test_rates_may_change_within_an_exchange():
+    """10 bytes/s, then 5: of the push's 40 bytes 10 are left after 3 s. They take 2 s, and the answer takes 8 s."""
+    before, after = (Capacities.from_lists([rate, rate], [rate, rate]) for rate in (10, 5))
+    sizes, servers = np.array([40]), np.array([1])
+    result = exchange(WORKER_AND_SERVER, before, sizes, servers, wire=PLAIN, change=(3.0, after))
+    assert result.time_s == pytest.approx(3 + 2 + 8)
+    late = exchange(WORKER_AND_SERVER, before, sizes, servers, wire=PLAIN, change=(99.0, after))
+    assert late.time_s == pytest.approx(8)
+
+
 def test_two_peers_push_at_once_and_answer_at_once():
     capacities = Capacities.from_lists([5, 5], [5, 5])
     result = run([Node("a"), Node("b")], capacities, [10, 10], [0, 1])
