@@ -5,8 +5,6 @@ an estimate was refuted, or estimates do not         the next iteration has no w
 explain the time of an iteration with a window                                                 what limits links
 `few_free`, twice as many, ... `many_free`           one iteration without a window            a window hides links that became
 iterations since the last one without a window                                                 faster
-late after an iteration that was not, and longer     equal shares for 1 iteration              rates changed: the plan may take any
-than estimates say of equal shares                                                             number of times as long
 plans took longer than equal shares, by              equal shares for 1, 2, 4 ... iterations   the estimates' assumptions do not
 `most_regret` iterations in all                                                                hold
 """
@@ -25,7 +23,6 @@ class Outcome:
     is_refuted: bool  # the iteration contradicted an estimate
     has_equal_shares: bool
     follows_estimates: bool  # False: the iteration says nothing of plans that follow estimates
-    equal_s: float | None  # what the lower bounds of rates explain for equal shares; None while nodes are not measured
     is_bounded: bool  # equal shares take at most twice as long as any others: all nodes are workers
 
     def is_late(self, rules: Rules) -> bool:
@@ -47,7 +44,6 @@ class Trust:
         self._is_old = True  # an estimate was refuted since then
         self._regret = 0.0  # iterations of equal shares
         self._is_settled = False  # nothing asks for an iteration without a window
-        self._was_late = True  # the last plan's iteration
         self._is_refuted = True  # the last iteration refuted an estimate
         self._since_free = 0  # iterations since the last one without a window
         self._every_free = self._rules.few_free
@@ -87,14 +83,6 @@ class Trust:
         elif outcome.follows_estimates:
             self._judge_plan(outcome, is_late)
             self._is_old |= outcome.is_refuted
-            self._doubt(outcome, is_late)
-
-    def _doubt(self, outcome: Outcome, is_late: bool) -> None:
-        """Give equal shares one iteration where rates have changed, and the iteration does not tell which ones."""
-        is_worse = is_late and outcome.equal_s is not None and outcome.took_s > outcome.equal_s
-        if is_worse and outcome.is_bounded and not self._was_late:
-            self._equal_left = max(1, self._equal_left)
-        self._was_late = is_late
 
     def _judge_equal(self, took_s: float) -> None:
         self._equal_s, self._is_old = took_s, False

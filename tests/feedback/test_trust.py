@@ -8,8 +8,8 @@ from nalb.measurement.rules import RULES
 FEW_FREE, MANY_FREE, LATE = RULES.few_free, RULES.many_free, RULES.late_plan
 
 
-def outcome(took_s=1.0, explained_s=1.0, refuted=False, equal=False, ours=True, bounded=True, equal_s=None):
-    return Outcome(took_s, explained_s, refuted, equal, ours, equal_s, bounded)
+def outcome(took_s=1.0, explained_s=1.0, refuted=False, equal=False, ours=True, bounded=True):
+    return Outcome(took_s, explained_s, refuted, equal, ours, bounded)
 
 
 def settled():
@@ -68,33 +68,6 @@ def test_plans_that_cost_more_than_equal_shares_are_given_up_for_longer_each_tim
             given_up[-1] += 1
             trust.judge(outcome(2.0, 2.0, equal=True))
     assert given_up == [1, 2, 4, 8, 16, *[RULES.max_patience] * 3]
-
-
-def test_after_a_change_that_nothing_explains_equal_shares_have_one_iteration():
-    trust = settled()
-    trust.judge(outcome(2.1, 1.0, equal_s=2.0))
-    assert trust.needs_equal_shares
-    trust.judge(outcome(2.0, 2.0, equal=True))
-    assert not trust.needs_equal_shares
-
-
-@pytest.mark.parametrize(
-    "late", [{"took_s": 1.9}, {"took_s": 2.1, "bounded": False}, {"took_s": 2.1, "explained_s": 2.0}]
-)
-def test_equal_shares_have_no_iteration_where_they_may_take_longer_or_the_time_is_explained(late):
-    trust = settled()
-    trust.judge(outcome(**late, equal_s=2.0))
-    assert not trust.needs_equal_shares
-
-
-def test_plans_that_are_late_again_and_again_give_way_by_regret_alone():
-    """Once they are late the estimates explain no iteration, and say nothing of equal shares."""
-    trust, given_up = settled(), 0
-    for _ in range(10):
-        equal = trust.needs_equal_shares
-        given_up += equal
-        trust.judge(outcome(1.9 if equal else 2.1, 1.0, equal=equal, equal_s=2.0))
-    assert given_up == 1
 
 
 def test_late_plans_of_a_server_that_is_no_worker_and_has_become_slow_stay():

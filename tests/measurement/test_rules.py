@@ -77,7 +77,7 @@ def test_without_a_rule_of_the_estimator_a_case_comes_out_otherwise(rule):
 
 
 def outcome(took_s: float, equal: bool = False, refuted: bool = False) -> Outcome:
-    return Outcome(took_s, 1.0, refuted, equal, not equal, None, True)
+    return Outcome(took_s, 1.0, refuted, equal, not equal, True)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ from nalb.measurement.rules import RULES, Rules
 from nalb.measurement.shared_uplinks import SharedUplink
 from nalb.planning.distribution import DecisionKind, Distribution
 from nalb.planning.precisions import STEPS
-from nalb.planning.shares import average
 from nalb.planning.slices import NUM_PROBE, Layout, Tensor, build_layout, wire_dtype
 from nalb.services.exchange import messages as m
 from nalb.services.exchange.decision import Decision, PlanContext, PlanOptions, decide
@@ -177,9 +176,7 @@ class Planner:
             return learned.shared_uplinks
         known, model_bytes = self.knowledge.now, self.layout.model_bytes
         explained_s = known.exchange_s(plan.held_shares, model_bytes)
-        equal_s = known.exchange_s(average(self.nodes.nodes, model_bytes), model_bytes)
-        is_bounded = self.nodes.are_all_workers
-        outcome = outcome_of(decision, finished, explained_s, learned.is_refuted, equal_s, is_bounded)
+        outcome = outcome_of(decision, finished, explained_s, learned.is_refuted, self.nodes.are_all_workers)
         self._trust.judge(outcome)
         if self._own is not None:
             is_explained = not (outcome.is_late(self._rules) or learned.is_refuted)
@@ -208,22 +205,14 @@ class Planner:
 
 
 def outcome_of(
-    decision: Decision,
-    finished: FinishedIteration,
-    explained_s: float | None,
-    is_refuted: bool,
-    equal_s: float | None,
-    is_bounded: bool,
+    decision: Decision, finished: FinishedIteration, explained_s: float | None, is_refuted: bool, is_bounded: bool
 ) -> Outcome:
-    """The outcome of an iteration of this decision.
-
-    explained_s, equal_s: the time by lower bounds of rates, of this plan and of equal shares; None: not all is measured.
-    """
+    """The outcome of an iteration of this decision. explained_s: the time by lower bounds of rates; None: not all is measured."""
     exchange_s = finished.exchange_s
     if explained_s is not None:
         exchange_s = min(max(explained_s, exchange_s), finished.took_s)
     follows = decision.scheme.follows_estimates
-    return Outcome(exchange_s, explained_s, is_refuted, decision.has_equal_shares, follows, equal_s, is_bounded)
+    return Outcome(exchange_s, explained_s, is_refuted, decision.has_equal_shares, follows, is_bounded)
 
 
 def new_planner(
