@@ -3,6 +3,10 @@
 import signal
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("untimed", deadline=None)  # how long a test takes says as much of the machine
+settings.load_profile("untimed")
 
 
 def pytest_configure() -> None:

@@ -69,7 +69,9 @@ class NalbGroup(dist.ProcessGroup):  # type: ignore[misc]
         self._inner = dist.ProcessGroup(*self._made_of)
         self._nccl: Any = None  # once it is asked for
         self._sums_cuda, self._knows_cuda = False, not torch.cuda.is_available()
-        if job is not None and job.machine is None:
+        if (
+            job is not None and job.machine is None and self._is_default
+        ):  # a rank may end another group before all others do
             job.watch(self.gloo)
         self._register("cpu", KIND.GLOO, self.gloo.group)
         if gpus_by_plane and not self._knows_cuda:

@@ -47,6 +47,20 @@ def test_a_row_for_each_network_and_a_table_of_families(tmp_path: Path, capsys: 
     assert "File exists: name a new file" in again.stderr
 
 
+def test_a_network_may_change_within_an_iteration(tmp_path: Path):
+    rows = []
+    for amid in ([], ["--amid"]):
+        out = tmp_path / f"rows{len(rows)}.jsonl"
+        words = ["--families", "changing", "--first", str(FOUR_NODES), "--networks", "1", "--out", str(out), *amid]
+        done = campaign(*words)
+        assert done.returncode == 0, done.stderr
+        rows.append(json.loads(out.read_text()))
+    between, amid = (row["times_s"] for row in rows)
+    assert len(amid) == 14
+    assert amid[:8] == between[:8]
+    assert amid[8] not in (between[7], between[8])  # a part of it is of either network
+
+
 def test_each_start_but_the_first_knows_another_network(tmp_path: Path):
     out = tmp_path / "rows.jsonl"
     done = campaign(

@@ -19,7 +19,7 @@ NAMES = list(CODECS)
 KINDS = pytest.mark.parametrize("kind", NUMBERS.values(), ids=lambda kind: kind.name)
 LARGEST = float(np.finfo(np.float32).max)
 LONGEST = max(kind.block for kind in NUMBERS.values())
-FEW = settings(max_examples=60, deadline=None)
+FEW = settings(max_examples=60)
 RARE = [0.0, -0.0, 1e38, -3.4e38, 1e-45, -1e-40, math.inf, -math.inf, math.nan]
 FLOATS = st.floats(width=32) | st.sampled_from([float(np.float32(one)) for one in RARE])
 # One block, more, less, and their borders; values of one size, as gradients are, and of all sizes.
@@ -172,7 +172,7 @@ def test_sums_of_values_of_two_bytes_are_rounded_once(values):
 
 @KINDS
 @given(values=VALUES)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_frames_do_not_depend_on_frames_before(kind, values):
     codec = kind()
     sent(codec, np.full(5 * LONGEST, np.nan, np.float32))

@@ -13,7 +13,7 @@ def cut_of(sizes, dtype="float32", servers=3):
     return Cut(build_layout(tensors, num_nodes=servers, num_servers=servers, alpha_bytes=2000.0))
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.lists(st.integers(0, 200_000), min_size=1, max_size=6).filter(any), st.sampled_from(["float32", "float64"]))
 def test_a_cut_has_every_element_once_and_tensors_in_order(sizes, dtype):
     cut = cut_of(sizes, dtype)
@@ -26,7 +26,7 @@ def test_a_cut_has_every_element_once_and_tensors_in_order(sizes, dtype):
     assert sum(cut.size_bytes) == sum(sizes) * (4 if dtype == "float32" else 8)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     sizes=st.lists(st.integers(1, 700_000), min_size=1, max_size=4),
     window_bytes=st.sampled_from([0, 1, 50_000, 1_000_000]),

@@ -33,7 +33,6 @@ def arrays(dtype, ranks):
     return st.lists(of_bits.map(lambda array: array.view(dtype)), min_size=ranks, max_size=ranks)
 
 
-@settings(deadline=None)
 @given(data=st.data(), dtype=st.sampled_from(["float32", "float64", "float16"]), ranks=st.integers(1, 7))
 def test_bits_do_not_depend_on_who_came_first(data, dtype, ranks):
     parts = data.draw(arrays(dtype, ranks))
@@ -85,7 +84,7 @@ def test_what_cannot_be_added_is_refused():
         one.add(0, np.zeros(3, np.float32), 3)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(st.data())
 def test_memory_is_bounded(data):
     """Only incomplete sums keep parts; of two iterations at most, since a third would need this rank's part of the first."""

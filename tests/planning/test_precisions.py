@@ -32,7 +32,7 @@ def all_combinations(model):
                 yield found
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     st.lists(st.tuples(st.floats(1e4, 1e9), st.floats(1e4, 1e9), st.sampled_from("wsb")), min_size=2, max_size=6),
     st.data(),
@@ -55,7 +55,7 @@ def test_times_of_several_precisions_are_those_of_exact(drawn, data):
         assert time_s == pytest.approx(exact(one.on(nodes, TENSORS), model_bytes, alone)[1], rel=1e-9)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(st.lists(st.floats(10e6, 300e6), min_size=2, max_size=4), st.data())
 def test_no_combination_is_much_better(up, data):
     down = [data.draw(st.floats(10e6, 300e6)) for _ in up] if data.draw(st.booleans()) else up
@@ -64,7 +64,7 @@ def test_no_combination_is_much_better(up, data):
     assert model.priced_s(model.choose()) <= 1.02 * best_s
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(RATES)
 def test_no_node_that_could_push_more_for_nothing_pushes_less(up):
     model = model_of(up)
@@ -182,7 +182,7 @@ def test_roles():
     assert "float32" not in chosen.pushes[:2]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(RATES, st.data())
 def test_loads_are_what_travels(up, data):
     """Bytes out and in by the formula, beside a count of every push and answer."""
@@ -201,7 +201,7 @@ def test_loads_are_what_travels(up, data):
     assert np.allclose(load_bytes(nodes, shares, float(shares.sum())), np.maximum(out, into))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.lists(st.floats(10e6, 300e6), min_size=3, max_size=6), st.data())
 def test_exact_shares_are_no_worse_than_others_with_uneven_pushes(up, data):
     down = [data.draw(st.floats(10e6, 300e6)) for _ in up]

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.jobs  # they compute for seconds
 RATES = st.lists(st.floats(1.0, 100.0), min_size=3, max_size=6)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(RATES, st.integers(0, 1 << 30))
 def test_transfers_have_the_rates_of_connections(rates, seed):
     count, random = len(rates), np.random.default_rng(seed)
@@ -32,7 +32,7 @@ def test_transfers_have_the_rates_of_connections(rates, seed):
         assert carried.advance(carried.next_s()) == numbers
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(RATES)
 def test_a_sum_alone_takes_what_exact_shares_take(rates):
     nodes, capacities = [Node(f"n{i}") for i in range(len(rates))], Capacities.from_lists(rates, rates)

@@ -62,7 +62,7 @@ def test_slow_machines_compute_less():
     assert train("dp", VGG19, uneven, 1024, 4).iteration_s() > 2 * fela_s
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(
     st.sampled_from([(1, 1, 1), (1, 1, 4), (1, 2, 4), (1, 4, 4)]), st.sets(st.integers(0, 3), min_size=1), st.integers(8, 300),
     st.sampled_from([0, 1]), st.sampled_from([FELA, FELA_BY_PAPER]), st.integers(0, 99),

@@ -75,7 +75,7 @@ def jobs(draw):
     return workers, shape, policy
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(jobs(), st.sampled_from([0, 0, 1, 3, FOREVER]), st.integers(0, 1 << 30))
 def test_every_sample_goes_through_every_level_once(job, staleness, seed):
     workers, shape, policy = job
@@ -98,7 +98,7 @@ def test_every_sample_goes_through_every_level_once(job, staleness, seed):
     assert sums == [(k, -one) for k in sorted(begun) for one in reversed(range(shape.sub_models))]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(jobs(), st.integers(0, 1 << 30))
 def test_what_a_token_needs_is_where_it_is_fetched_from(job, seed):
     workers, shape, policy = job

@@ -9,5 +9,5 @@ from nalb.torch import job
 
 job.TURN_S, job.ANSWER_S = 2.0, 2.0
 if os.environ["RANK"] == "0":
-    job._tell = lambda *_: os.kill(os.getpid(), signal.SIGSTOP)
+    job.machines_of = lambda _: os.kill(os.getpid(), signal.SIGSTOP)
 dist.init_process_group("nalb")
