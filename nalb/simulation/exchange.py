@@ -99,7 +99,7 @@ class _Given(NamedTuple):
     wire: MessageWeight
     noise: Noise | None
     cores: Floats | None
-    change: tuple[float, Capacities] | None = None
+    change: tuple[float, Capacities] | None
 
 
 class _Flows(NamedTuple):
@@ -118,8 +118,7 @@ class _Run:
         nodes, capacities, sizes_bytes, server_of_slice, inflight_bytes, wire, noise, cores, change = given
         _check(nodes, sizes_bytes, server_of_slice)
         count = len(nodes)
-        self._links, self._count = SharedLinks(capacities, cores), count
-        self._change, self._cores, self._noise = change, cores, noise
+        self._count, self._change, self._cores, self._noise = count, change, cores, noise
         self._workers = [i for i, node in enumerate(nodes) if node.is_worker]
         self._payload, self._server = sizes_bytes.tolist(), server_of_slice.tolist()
         self._size = wire.bytes_of(sizes_bytes).tolist()
@@ -137,8 +136,7 @@ class _Run:
         self._rounding = np.zeros(connections)  # bytes of it that may be missing when it has arrived
         self._busy = np.zeros(connections, dtype=np.bool_)
         self._started_s = np.zeros(connections)  # when the first message in the queue began to travel
-        self._known: dict[bytes, _Flows] = {}  # per set of busy connections
-        self._buckets = SavedBytes(capacities, noise.burst_s) if noise else None
+        self._carry(capacities)
         self._readers = Readers(2 * count, noise) if noise else None
         self._read_s = [0.0] * connections  # when the last message was read: messages are read in order
         self._unread: list[tuple[float, int, int, bool]] = []  # a heap of (when it is read, slice, worker, pushed)
@@ -175,18 +173,19 @@ class _Run:
                 self._steps.append(heappop(self._unread)[1:])
             self._settle()
             if self._change is not None and self._now_s >= self._change[0]:
-                self._apply(self._change[1])
+                self._carry(self._change[1])
+                self._change = None
         assert not any(self._missing), "a slice never arrived"
         shape = (self._count, self._count)
         return SimulatedExchange(
             self._finish_s, self._link_bytes.reshape(shape), self._busy_s.reshape(shape), samples_of(self._samples)
         )
 
-    def _apply(self, capacities: Capacities) -> None:
-        """Let all later bytes travel at these rates."""
-        self._links, self._change = SharedLinks(capacities, self._cores), None
+    def _carry(self, capacities: Capacities) -> None:
+        """Let bytes travel at these rates from now on."""
+        self._links = SharedLinks(capacities, self._cores)
         self._buckets = SavedBytes(capacities, self._noise.burst_s) if self._noise else None
-        self._known.clear()
+        self._known: dict[bytes, _Flows] = {}  # per set of busy connections
 
     def _flows(self) -> _Flows:
         key = self._busy.tobytes()

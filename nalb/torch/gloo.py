@@ -14,6 +14,8 @@ from datetime import timedelta
 
 import torch.distributed as dist
 
+from nalb.process.own_sockets import copy_of
+
 ESTABLISHED = 1  # the state of a connection that carries data (tcp_states.h), the first byte of TCP_INFO
 WATCHED = re.compile(r"^tfd:\s+(\d+)", re.MULTILINE)  # a descriptor in an epoll instance's fdinfo: proc(5)
 
@@ -78,20 +80,12 @@ def _connections(epoll: int) -> list[int]:
     """Descriptors of the connections that an epoll instance watches, and that carry data."""
     with open(f"/proc/self/fdinfo/{epoll}", encoding="utf-8") as about:
         watched = [int(one) for one in WATCHED.findall(about.read())]
-    return [one for one in watched if _state(one) == ESTABLISHED]
+    return [one for one in watched if _is_established(one)]
 
 
-def _state(descriptor: int) -> int | None:
-    """The state of the TCP connection; None: it is none."""
-    try:
-        copy = os.dup(descriptor)
-    except OSError:  # closed meanwhile
-        return None
-    try:
-        one = socket.socket(type=socket.SOCK_STREAM | socket.SOCK_NONBLOCK, fileno=copy)
-    except OSError:  # no socket
-        os.close(copy)
-        return None
-    with one, suppress(OSError):  # no TCP
-        return one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]
-    return None
+def _is_established(descriptor: int) -> bool:
+    with suppress(OSError):  # closed meanwhile, or no TCP
+        if (one := copy_of(descriptor)) is not None:
+            with one:
+                return one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == ESTABLISHED
+    return False

@@ -105,7 +105,7 @@ def _join(store: dist.Store, rank: int, nodes: Sequence[str]) -> Front:
     try:
         _tell(store, "agent", rank, told)
         _await_agents(store, nodes, settings.startup_s)
-        agents = _told(store, "agent", size, nodes[0])
+        agents = _told(store, [f"agent{one}" for one in range(size)], nodes[0])
         front.join([one for one, _ in agents], agents[0][1])
     except BaseException as error:
         front.close(f"did not join the job: {one_line(error)}")
@@ -125,14 +125,14 @@ def _await_agents(store: dist.Store, nodes: Sequence[str], within_s: float) -> N
     end_s = monotonic() + within_s
     for rank, node in enumerate(nodes):
         left_s = max(end_s - monotonic(), 0.1)
-        if not _await(store, f"agent{rank}", nodes[0], left_s):
+        if not _await(store, [f"agent{rank}"], nodes[0], left_s):
             detail = f"has not told within {within_s:g} s where its agent listens: see its output"
             failure = Failure(cause=Cause.ABSENT, detail=detail, role="worker", node=node, phase=Phase.START)
             raise JobFailed(failure, PeerError.exit_code)
 
 
-def _await(store: dist.Store, key: str, host: str, within_s: float) -> bool:
-    """Wait until the store has the key; whether it has. Raises JobFailed where the store is gone.
+def _await(store: dist.Store, keys: list[str], host: str, within_s: float) -> bool:
+    """Wait until the store has the keys; whether it has. Raises JobFailed where the store is gone.
 
     A wait of torch's that has taken its time tells the store so, and waits for its word without limit. So this process ends where
     the store does not answer, as one whose host is stopped or out of reach. host: the node of the store.
@@ -142,7 +142,7 @@ def _await(store: dist.Store, key: str, host: str, within_s: float) -> bool:
         turn_end_s = monotonic() + turn_s
         with _ended_after(turn_s + ANSWER_S, host):
             try:
-                store.wait([key], timedelta(seconds=turn_s))
+                store.wait(keys, timedelta(seconds=turn_s))
                 return True
             except RuntimeError as error:
                 if turn_end_s - monotonic() > NOT_OVER_S:
@@ -172,17 +172,19 @@ def _tell(store: dist.Store, name: str, rank: int, own: Any) -> None:
     store.set(f"{name}{rank}", json.dumps(own))
 
 
-def _told(store: dist.Store, name: str, size: int, host: str) -> list[Any]:
-    """What all ranks tell, by rank, within the store's timeout. Raises JobFailed."""
-    within_s = store.timeout.total_seconds()
-    for one in range(size):
-        if not _await(store, f"{name}{one}", host, within_s):
-            detail = f"rank {one} has not told its {name} within {within_s:g} s: see its output"
-            raise JobFailed(Failure(cause=Cause.ABSENT, detail=detail, phase=Phase.START), PeerError.exit_code)
+def _told(store: dist.Store, keys: list[str], host: str) -> list[Any]:
+    """The values of keys that the store has."""
     with _ended_after(ANSWER_S, host):
-        return [json.loads(store.get(f"{name}{one}")) for one in range(size)]
+        return [json.loads(store.get(key)) for key in keys]
 
 
 def _told_by_all(store: dist.Store, name: str, rank: int, size: int, own: Any, host: str) -> list[Any]:
+    """What all ranks tell, by rank, within the store's timeout. Raises JobFailed."""
     _tell(store, name, rank, own)
-    return _told(store, name, size, host)
+    keys, within_s = [f"{name}{one}" for one in range(size)], store.timeout.total_seconds()
+    if not _await(store, keys, host, within_s):
+        with _ended_after(ANSWER_S, host):
+            missing = [one for one, key in enumerate(keys) if not store.check([key])]
+        detail = f"rank {missing[0] if missing else rank} has not told its {name} within {within_s:g} s: see its output"
+        raise JobFailed(Failure(cause=Cause.ABSENT, detail=detail, phase=Phase.START), PeerError.exit_code)
+    return _told(store, keys, host)

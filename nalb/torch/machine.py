@@ -50,9 +50,8 @@ class Machine:
         if self._front is None:
             assert self._sums is not None
             assert self._copies is not None
-            self._sums.group.allreduce(
-                [tensor.clone()]
-            )  # a clone: the copy may come before gloo is done with the sum here
+            # a clone: the copy may come before gloo is done with the sum here
+            self._sums.group.allreduce([tensor.clone()])
             return self._copies.group.broadcast(tensor, 0)
         work = SumWork(tensor)
         at_home = self._sums.group.allreduce([tensor]) if self._sums is not None else None

@@ -12,13 +12,14 @@ control makes the kernel forget the rate, and the search begins again with twice
 import array
 import fcntl
 import itertools
-import os
 import socket
 import struct
 import termios
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing, suppress
 from typing import NamedTuple
+
+from nalb.process.own_sockets import own_sockets
 
 LISTEN = 10  # the state of tcp_info that means a listening socket
 # state, ca_state, retransmits, probes, backoff, options and flags; rto_us; unacked; rtt_us; total_retrans; pacing_rate; min_rtt_us
@@ -113,24 +114,6 @@ def start_anew(one: socket.socket) -> None:
     with socket.socket(one.family, socket.SOCK_STREAM) as trial:
         for each, name in itertools.product((trial, one), (ANOTHER, BBR)):
             each.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name)
-
-
-def own_sockets() -> Iterator[socket.socket]:
-    """Yield copies of this process's own sockets.
-
-    All copies of a descriptor share O_NONBLOCK. Python would set it where the script has called socket.setdefaulttimeout;
-    SOCK_NONBLOCK keeps Python from setting anything.
-    """
-    for name in os.listdir("/proc/self/fd"):
-        with suppress(OSError):  # closed meanwhile
-            if os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
-                copy = os.dup(int(name))
-                try:
-                    one = socket.socket(type=socket.SOCK_STREAM | socket.SOCK_NONBLOCK, fileno=copy)
-                except OSError:  # the socket's family has no addresses
-                    os.close(copy)
-                else:
-                    yield one
 
 
 def _queued(one: socket.socket) -> int:

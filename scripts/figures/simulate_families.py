@@ -110,14 +110,15 @@ def main() -> int:
     parser.add_argument(
         "--noise", action="store_true", help="blur times as recorded runs have it, by the network's seed"
     )
-    parser.add_argument("--amid", action="store_true", help="changes come within an iteration: family changing only")
+    parser.add_argument(
+        "--amid", action="store_true", help="changes come within an iteration: with --families changing"
+    )
     parser.add_argument("--processes", type=int, default=1, help="side by side (default: 1)")
     parser.add_argument("--out", required=True, metavar="FILE", help="JSON lines, one for each network")
     args = parser.parse_args()
     try:
         seeds = range(args.first, args.first + args.networks)
-        families = ["changing"] if args.amid else args.families.split(",")
-        campaign(families, seeds, args.starts, args.noise, args.processes, args.out, args.amid)
+        campaign(args.families.split(","), seeds, args.starts, args.noise, args.processes, args.out, args.amid)
     except NalbError as error:
         parser.exit(error.exit_code, f"simulate_families: {error}\n")
     return 0
@@ -132,6 +133,8 @@ def campaign(
     """
     if unknown := set(families) - set(STAR_FAMILIES):
         raise InputError(f"--families: {min(unknown)!r} is unknown: choose of {', '.join(STAR_FAMILIES)}")
+    if is_amid and families != ["changing"]:
+        raise InputError("--amid: only networks of family changing change: add --families changing")
     if seeds.start < 0 or not seeds or starts < 1 or processes < 1:
         raise InputError("--first: give 0 or more; --networks, --starts and --processes: give 1 or more")
     table = Table(title=f"{SCHEME}, {MODEL}, {len(seeds)} networks each: time over that of true capacities' shares")

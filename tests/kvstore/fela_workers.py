@@ -28,8 +28,8 @@ from kvstore_patch import fela
 from kvstore_patch.checkpoints import Checkpoints, Progress
 from kvstore_patch.fela.compute import Compute
 from nalb.batching.stream import Stream
+from nalb.process.own_sockets import own_sockets
 from nalb.services.tokens import messages as m
-from nalb.transport import tcp_info
 from nalb.transport.courier import Courier
 
 PAUSE, PAUSE_S = "wait", 1.0
@@ -113,7 +113,7 @@ def cut_often(port):
     count, unread, nowhere = 0, array.array("i", [0]), bytes(16)  # AF_UNSPEC: the kernel resets the connection
     while True:
         time.sleep(0.001)
-        for one in tcp_info.own_sockets():
+        for one in own_sockets():
             with closing(one), suppress(OSError):  # not connected, or no TCP
                 if one.getsockname()[1] == port and one.getpeername():
                     fcntl.ioctl(one, termios.FIONREAD, unread)

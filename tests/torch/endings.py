@@ -69,9 +69,8 @@ for step in range(1_000_000):
             dist.barrier()  # rank 0 waits in gloo, where no exception reaches it
         if how == "cut off" and rank == 0:
             gloo = dist.group.WORLD.gloo
-            gloo.begun(
-                SumWork(torch.zeros(1))
-            )  # in place of a collective that misses what follows, as gloo's do now and then
+            # in place of a collective that misses what follows, as gloo's do now and then
+            gloo.begun(SumWork(torch.zeros(1)))
             cut(gloo)
             dist.recv(torch.zeros(1), 1, group=other)
         if how == "cut where idle":
