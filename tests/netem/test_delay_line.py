@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
 
 from nalb.errors import MachineError
@@ -177,6 +178,8 @@ def test_a_line_that_stood_still_says_so(name: str):
         (line,) = namespaces.processes_by_namespace([hub])[hub]
         for _ in range(20):
             os.kill(line, signal.SIGSTOP)
+            while psutil.Process(line).status() != psutil.STATUS_STOPPED:
+                time.sleep(0.001)
             a.send(b"held up")
             time.sleep(0.02)
             os.kill(line, signal.SIGCONT)
