@@ -14,16 +14,12 @@ Shared memory is one segment, with a place for each sum of an iteration. A place
 iteration that comes earlier waits. So there is one copy of the gradients at most.
 
 Once the agent has ended, sums under way and all later calls raise why. A script that hears of it by neither within GRACE_S, because
-it waits for another rank in gloo, is ended: gloo would wait for half an hour. So is one that has heard, and waits in gloo for
-GRACE_S all the same: a backward pass waits for all sums before it raises the error of one.
+it waits for another rank elsewhere (in gloo, say), is ended: gloo would wait for half an hour. So is one that has heard, and waits
+elsewhere for GRACE_S all the same: a backward pass waits for all sums before it raises the error of one.
 """
 
 import math
-import mmap
 import os
-import select
-import socket
-import subprocess
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -34,29 +30,25 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import psutil
 
 from nalb.errors import PeerError, one_line
 from nalb.failures import Cause, Failure, JobFailed, carried
 from nalb.plane import orders as o
+from nalb.plane.agent_process import AgentProcess
 from nalb.plane.cycle import CycleRecorder
+from nalb.plane.memory import OwnSegment
 from nalb.planning.slices import sum_dtype
 from nalb.process.last_words import die, tell_launcher
-from nalb.process.own_program import own_argv, python_path
 from nalb.services.batching.messages import BatchSizes, Computed, JoinBatching
 from nalb.services.exchange.calls import announcement
 from nalb.services.exchange.messages import CallAgreed, Finish, TensorSpec
 from nalb.services.exchange.recorder import Group, PlaceInIteration
 
 GRACE_S = 3.0  # the deadline less the silence that it allows is 4 s by default
-STUCK_CHECK_S = 0.5  # between looks at whether a script waits in gloo
-CHECK_S = 1.0  # between looks at whether the agent is stopped, and at whether the script waits for what cannot come
-CUT_OFF_LOOKS = 2  # in a row at which it does: gloo takes a moment to raise an error
+STUCK_CHECK_S = 0.5  # between looks at whether a script waits elsewhere
+LOOK_S = 1.0  # at least, between looks at whether the script waits for what cannot come
 PART_ELEMENTS = 1 << 18  # sums are written and read in parts of so many: 1 MB of float32
-NEWS_MOST = 1 << 16  # bytes of a packet from the agent; the longest is a Failure
 TENSORS_OF_A_PACKET = 1000
-ALIGNED_BYTES = 64
-ONE_THREAD = {"OMP_NUM_THREADS": "1"}  # of numpy's, which an agent does not need
 
 
 def parts(elements: int) -> Iterator[tuple[int, int]]:
@@ -67,26 +59,6 @@ def parts(elements: int) -> Iterator[tuple[int, int]]:
 
 class JobFinished(Exception):
     """Raised where the job wants no further iteration. Only held jobs (`nalb compare`) end so."""
-
-
-class Memory:
-    """A segment of shared memory with a place for each tensor of an iteration."""
-
-    def __init__(self, number: int, tensors: Sequence[tuple[int, np.dtype[Any]]]):
-        self.number, self.offsets, self._tensors = number, [], tensors
-        size = 0
-        for elements, dtype in tensors:
-            self.offsets.append(size)
-            size += -(-elements * dtype.itemsize // ALIGNED_BYTES) * ALIGNED_BYTES
-        self.size_bytes = size
-        self.descriptor = os.memfd_create("nalb", os.MFD_CLOEXEC)
-        os.ftruncate(self.descriptor, size)
-        self._map = mmap.mmap(self.descriptor, size)  # unmapped once no array is left
-
-    def array(self, tensor: int) -> npt.NDArray[Any]:
-        """The place of one tensor."""
-        elements, dtype = self._tensors[tensor]
-        return np.frombuffer(self._map, dtype, elements, self.offsets[tensor])
 
 
 @dataclass(eq=False)
@@ -142,26 +114,18 @@ class Front:
 
         silence_s: for how long the agent may be stopped by a signal.
         """
-        self._start, self._owner, self._silence_s = start, os.getpid(), silence_s
-        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        environment = ONE_THREAD | os.environ | {"PYTHONPATH": python_path(os.environ.get("PYTHONPATH", ""))}
-        with theirs:
-            self.agent = subprocess.Popen(
-                own_argv("nalb.plane.agent", str(theirs.fileno())),
-                pass_fds=(theirs.fileno(),),
-                stdin=subprocess.DEVNULL,
-                env=environment,
-            )
+        self._start, self._owner = start, os.getpid()
+        self.agent = AgentProcess(silence_s)
         self.by_plane = 0  # sums that went by the plane
         # Whether a script is ended that does not hear of an error within GRACE_S, or waits for so long where none is heard.
         self.ends_script = True
         self.waits_elsewhere: Callable[[], bool] = lambda: False  # whether it waits for other ranks just then, not here
-        self.is_cut_off: Callable[[], bool] = lambda: False  # whether it waits there for what cannot come
+        self.why_in_vain: Callable[[], str | None] = lambda: None  # why it waits there for what cannot come, if it does
         self.waited_s = 0.0  # in `place`
         self._in_order = threading.RLock()  # one call at a time: the order of calls is alike on all ranks
         self._news = threading.Condition()  # guards what follows
         self._error: JobFailed | None = None
-        self._cut_off, self._looked_s = 0, -math.inf  # looks in a row, and when the last one was
+        self._looked_s = -math.inf
         self._is_leaving = self._has_joined = self._is_finished = False
         self._has_heard = False  # the script has heard of the error
         self._agreed = -1  # number of the last call that all ranks have announced
@@ -177,31 +141,25 @@ class Front:
         self._next: int | None = None  # iteration; None: the first one of a registration
         self._route: o.Route | None = None  # of the iteration under way
         self._tensors: list[tuple[int, np.dtype[Any]]] = []
-        self._memory: Memory | None = None
-        self._poller = select.poll()  # for the thread that hears the agent
-        self._poller.register(self._socket, select.POLLIN)
+        self._segment: OwnSegment | None = None
         self._reader = threading.Thread(target=self._read, name="nalb-sums", daemon=True)
         try:
             self.listening = self._hear_first(startup_s)
         except BaseException:
             self.agent.kill()
-            self.agent.wait()
-            self._socket.close()
             raise
         self._reader.start()
-        os.register_at_fork(after_in_child=self._socket.close)
 
     def _hear_first(self, startup_s: float) -> o.Listening:
         try:
-            self._send_now(self._start)
-            packet = self._receive_unless_stopped(startup_s)
+            self.agent.send(self._start)
+            order = self.agent.receive(limit_s=startup_s)
         except TimeoutError:
             raise self._lost(f"has not started within {startup_s:g} s") from None
         except BrokenPipeError:
-            packet = b""
-        if not packet:
-            raise self._error or self._lost(self._end_of_agent())
-        order = o.decode_at_training(packet)
+            order = None
+        if order is None:
+            raise self._lost(self.agent.how_it_ended())
         if isinstance(order, o.Ended):
             raise JobFailed(order.failure)
         assert isinstance(order, o.Listening)
@@ -268,13 +226,13 @@ class Front:
         if self._route.by_ring:
             return self._place_in_ring(place.is_last)
         self._wait(lambda: place.number not in self._under_way)
-        if self._memory is None:
-            self._share_memory()
-        assert self._memory is not None
+        if self._segment is None:
+            self._share_segment()
+        assert self._segment is not None
         self.by_plane += 1
-        offset = self._memory.offsets[place.number]
-        self._send(o.Sum(place.number, self._memory.number, offset, self._calls))
-        return PlaneSum(self, place.number, self._memory.array(place.number))
+        offset = self._segment.offsets[place.number]
+        self._send(o.Sum(place.number, self._segment.number, offset, self._calls))
+        return PlaneSum(self, place.number, self._segment.array(place.number))
 
     def _begin(self, tensor: int, one: PlaneSum) -> None:
         with self._news:
@@ -302,7 +260,7 @@ class Front:
             one = self._rings.popleft()
             assert one.computed_s is not None
             with suppress(OSError):  # the next call meets it
-                self._send_now(o.RingDone(one.iteration, one.started_s, one.computed_s, monotonic()))
+                self.agent.send(o.RingDone(one.iteration, one.started_s, one.computed_s, monotonic()))
             self._news.notify_all()
 
     def _begin_iteration(self) -> None:
@@ -314,7 +272,7 @@ class Front:
         iteration = self._route.first if self._next is None else self._next
         self._next = iteration + 1
         if self._route.by_ring:
-            self._let_memory_go()
+            self._let_segment_go()
             with self._news:
                 self._rings.append(_Ring(iteration, monotonic()))
 
@@ -327,7 +285,7 @@ class Front:
         return next((one for one in reversed(self._routes) if one.first <= self._next <= one.until), None)
 
     def _register(self, learned: Sequence[Group]) -> None:
-        self._let_memory_go()
+        self._let_segment_go()
         with self._news:
             self._registrations += 1
             self._routes.clear()
@@ -355,60 +313,44 @@ class Front:
 
     # ---- shared memory
 
-    def _share_memory(self) -> None:
-        memory = self._memory = Memory(self._segments, self._tensors)
+    def _share_segment(self) -> None:
+        segment = self._segment = OwnSegment(self._segments, self._tensors)
         self._segments += 1
         try:
-            self._send(o.Segment(memory.number, memory.size_bytes), memory.descriptor)
+            self._send(o.Segment(segment.number, segment.size_bytes), segment.descriptor)
         finally:
-            os.close(memory.descriptor)  # the memory stays while anyone has it mapped
+            os.close(segment.descriptor)  # the memory stays while anyone has it mapped
 
-    def _let_memory_go(self) -> None:
-        if self._memory is not None:
+    def _let_segment_go(self) -> None:
+        if self._segment is not None:
             self._wait(lambda: not self._under_way)
-            self._send(o.Segment(self._memory.number, 0))
-            self._memory = None
+            self._send(o.Segment(self._segment.number, 0))
+            self._segment = None
 
     # ---- the agent's news
 
     def _read(self) -> None:
         """The thread that hears the agent."""
         try:
-            while packet := self._receive_unless_stopped():
-                self._take(o.decode_at_training(packet))
+            while (order := self.agent.receive(self._look_elsewhere)) is not None:
+                self._take(order)
                 self._look_elsewhere()
-            error = self._lost(self._end_of_agent())
+            error = self._lost(self.agent.how_it_ended())
         except Exception as problem:
             error = self._lost(f"cannot be understood: {one_line(problem)}")
         self._end(error)
         if self.ends_script and not self._is_leaving:
             threading.Thread(target=self._end_script, name="nalb-grace", daemon=True).start()
 
-    def _receive_unless_stopped(self, limit_s: float = math.inf) -> bytes:
-        """As `_receive`; kills an agent that a signal has stopped for too long. Raises TimeoutError after `limit_s`."""
-        stopped_s, end_s = 0.0, monotonic() + limit_s
-        while not self._poller.poll(1000 * CHECK_S):
-            if monotonic() > end_s:
-                raise TimeoutError
-            is_stopped = psutil.Process(self.agent.pid).status() == psutil.STATUS_STOPPED
-            stopped_s = stopped_s + CHECK_S if is_stopped else 0.0
-            if stopped_s >= self._silence_s:
-                self._end(self._lost(f"has been stopped by a signal for {stopped_s:g} s"))
-                self.agent.kill()
-            self._look_elsewhere()
-        return self._receive()
-
     def _look_elsewhere(self) -> None:
         """End the job where the script waits elsewhere for what cannot come: nobody else would notice."""
-        if monotonic() - self._looked_s < CHECK_S:
+        if monotonic() - self._looked_s < LOOK_S:
             return
         self._looked_s = monotonic()
-        self._cut_off = self._cut_off + 1 if self.is_cut_off() else 0
-        if self._cut_off == CUT_OFF_LOOKS:
-            detail = "waits for other ranks in gloo, which has lost a connection to one of them"
-            failure = Failure(cause=Cause.UNREACHABLE, detail=detail, role="worker", node=self._start.node)
+        if (why := self.why_in_vain()) is not None:
+            failure = Failure(cause=Cause.UNREACHABLE, detail=why, role="worker", node=self._start.node)
             with suppress(OSError):  # the agent has ended, and has said why
-                self._send_now(o.Leave(carried(failure)))
+                self.agent.send(o.Leave(carried(failure)))
 
     def _end_script(self) -> None:
         since_s, error = monotonic(), self._error
@@ -468,12 +410,6 @@ class Front:
         for one in left:
             one.ended(self._error)
 
-    def _end_of_agent(self) -> str:
-        with suppress(subprocess.TimeoutExpired):
-            code = self.agent.wait(1.0)
-            return f"was killed by signal {-code}" if code < 0 else f"ended with {code}"
-        return "has closed its socket"
-
     def _lost(self, what: str) -> JobFailed:
         failure = Failure(
             cause=Cause.ENDED, detail=f"lost its agent, which {what}", role="worker", node=self._start.node
@@ -492,25 +428,9 @@ class Front:
     def _send(self, order: o.FromTraining, descriptor: int | None = None) -> None:
         """Raises JobFailed where the agent has ended: its last words say why."""
         try:
-            self._send_now(order, descriptor)
+            self.agent.send(order, descriptor)
         except OSError:
             self._wait(lambda: False)
-
-    def _send_now(self, order: o.FromTraining, descriptor: int | None = None) -> None:
-        packet = o.encode(order)
-        if descriptor is None:
-            self._socket.send(packet)
-        else:
-            socket.send_fds(self._socket, [packet], [descriptor])
-
-    def _receive(self) -> bytes:
-        """The next packet; empty: the agent has closed the socket."""
-        try:
-            return self._socket.recv(NEWS_MOST)
-        except ConnectionResetError:  # it ended without having read all orders; what it said before may still be here
-            with suppress(ConnectionResetError):
-                return self._socket.recv(NEWS_MOST)
-            return b""
 
     def close(self, failed: str | None = None) -> None:
         """Leave the job, and wait until all ranks have. failed: why the script ends, where it waits for no other rank."""
@@ -525,7 +445,6 @@ class Front:
         node = self._start.node
         failure = Failure(cause=Cause.SCRIPT, detail=failed, role="worker", node=node) if failed else None
         with suppress(OSError):
-            self._send_now(o.Leave(failure and carried(failure)))
+            self.agent.send(o.Leave(failure and carried(failure)))
         self._reader.join()
-        self.agent.wait()
-        self._socket.close()
+        self.agent.close()

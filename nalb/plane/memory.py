@@ -1,7 +1,8 @@
-"""The gradients that a training process shares with its agent: segments that come as descriptors, and tensors within them."""
+"""The gradients that a training process shares with its agent: segments, whose descriptors it sends, and tensors within them."""
 
 import mmap
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,9 +10,31 @@ import numpy.typing as npt
 
 from nalb.errors import PeerError
 
+ALIGNED_BYTES = 64
+
+
+class OwnSegment:
+    """The training process's: a segment with a place for each tensor of an iteration."""
+
+    def __init__(self, number: int, tensors: Sequence[tuple[int, np.dtype[Any]]]):
+        self.number, self.offsets, self._tensors = number, [], tensors
+        size = 0
+        for elements, dtype in tensors:
+            self.offsets.append(size)
+            size += -(-elements * dtype.itemsize // ALIGNED_BYTES) * ALIGNED_BYTES
+        self.size_bytes = size
+        self.descriptor = os.memfd_create("nalb", os.MFD_CLOEXEC)
+        os.ftruncate(self.descriptor, size)
+        self._map = mmap.mmap(self.descriptor, size)  # unmapped once no array is left
+
+    def array(self, tensor: int) -> npt.NDArray[Any]:
+        """The place of one tensor."""
+        elements, dtype = self._tensors[tensor]
+        return np.frombuffer(self._map, dtype, elements, self.offsets[tensor])
+
 
 class Segments:
-    """The segments by number. One that is given up stays mapped while tensors lie in it."""
+    """The agent's: the segments by number. One that is given up stays mapped while tensors lie in it."""
 
     def __init__(self) -> None:
         self._by_number: dict[int, mmap.mmap] = {}

@@ -28,6 +28,7 @@ from nalb.torch.sums import close_gpus
 WAITING = tuple(os.path.dirname(one.__file__) + os.sep for one in (torch.autograd, dist, torch.nn.parallel))
 TURN_S = 60.0  # for which torch's store is asked to wait at a time
 ANSWER_S = 10.0  # that torch's store may take for an answer
+CUT_OFF_LOOKS = 2  # in a row at which gloo has lost a connection: it takes a moment to raise an error
 NOT_OVER_S = 0.1  # before its end a wait that fails has not come to its end
 
 _has_joined = False  # whether this process has been in a job: the launcher's coordinator serves the first one only
@@ -44,6 +45,7 @@ class TorchJob:
         self.is_needed = len(machines) > 1  # else the group of all ranks is gloo's alone
         self.front: Front | None = None
         self._gloo: weakref.WeakSet[Gloo] = weakref.WeakSet()  # of all ranks that have fronts
+        self._cut_off = 0  # looks in a row that found one cut off
         self.machine: Machine | None = None  # None: each rank is alone on its machine
         if self.is_needed and rank in firsts:
             hosts = _told_by_all(store, "name", firsts.index(rank), len(firsts), own_host[0], "0")
@@ -52,7 +54,7 @@ class TorchJob:
             ]
             self.front = _join(store, firsts.index(rank), nodes)
             self.front.ends_script, self.front.waits_elsewhere = ends_script, waits_in_torch
-            self.front.is_cut_off = lambda: any(one.is_cut_off() for one in self._gloo)
+            self.front.why_in_vain = self._why_in_vain
         if self.is_needed and len(machines) < size:
             try:
                 self.machine = Machine(
@@ -71,6 +73,11 @@ class TorchJob:
         """End the job where this group waits for what cannot come. Its ranks all have fronts, so they stay until all leave."""
         gloo.is_watched = True
         self._gloo.add(gloo)
+
+    def _why_in_vain(self) -> str | None:
+        self._cut_off = self._cut_off + 1 if any(one.is_cut_off() for one in self._gloo) else 0
+        is_sure = self._cut_off == CUT_OFF_LOOKS
+        return "waits for other ranks in gloo, which has lost a connection to one of them" if is_sure else None
 
     def leave(self, failed: str | None = None) -> None:
         """Leave the job. failed: why the script ends, where it waits for no other rank."""

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from nalb.failures import DETAIL_MOST, Cause, Failure, JobFailed
+from nalb.plane import agent_process
 from nalb.plane import front as fronts
 from nalb.plane import orders as o
 from nalb.plane.front import Front, JobFinished, PlaneSum, RingSum
@@ -110,8 +111,8 @@ def ends(monkeypatch):
         made.append(found[-1])
         return ours, theirs
 
-    monkeypatch.setattr(fronts.socket, "socketpair", both)
-    monkeypatch.setattr(fronts, "own_argv", lambda *_: ["sleep", "60"])
+    monkeypatch.setattr(agent_process.socket, "socketpair", both)
+    monkeypatch.setattr(agent_process, "own_argv", lambda *_: ["sleep", "60"])
     monkeypatch.setattr(fronts, "die", lambda *_: None)
     yield found
     for one in made:
@@ -270,7 +271,7 @@ def test_an_agent_that_is_killed_is_named(job):
 
 
 def test_an_agent_that_is_stopped_is_named(ends, monkeypatch):
-    monkeypatch.setattr(fronts, "CHECK_S", 0.05)
+    monkeypatch.setattr(agent_process, "CHECK_S", 0.05)
     job = Job(ends, silence_s=0.2)
     placed = job.place(3000)
     os.kill(job.front.agent.pid, signal.SIGSTOP)
@@ -281,8 +282,8 @@ def test_an_agent_that_is_stopped_is_named(ends, monkeypatch):
 
 
 def test_an_agent_that_is_stopped_before_it_listens_is_named(ends, monkeypatch):
-    monkeypatch.setattr(fronts, "CHECK_S", 0.05)
-    monkeypatch.setattr(fronts, "own_argv", lambda *_: ["sh", "-c", "kill -STOP $$"])
+    monkeypatch.setattr(agent_process, "CHECK_S", 0.05)
+    monkeypatch.setattr(agent_process, "own_argv", lambda *_: ["sh", "-c", "kill -STOP $$"])
     with ThreadPoolExecutor(1) as thread:
         making = thread.submit(Front, o.Start(0, 2, "n0", "127.0.0.1", True), LIMIT_S, 0.2)
         until(lambda: ends)
@@ -379,7 +380,7 @@ def test_an_error_of_any_length_is_told_as_it_fits(job):
 
 
 def test_an_agent_that_does_not_start_is_named(ends, monkeypatch):
-    monkeypatch.setattr(fronts, "own_argv", lambda *_: ["sh", "-c", "exit 3"])
+    monkeypatch.setattr(agent_process, "own_argv", lambda *_: ["sh", "-c", "exit 3"])
     with ThreadPoolExecutor(1) as thread:
         making = thread.submit(Front, o.Start(0, 2, "n0", "127.0.0.1", True), LIMIT_S, LIMIT_S)
         until(lambda: ends)
