@@ -16,6 +16,7 @@ fields of Rules.
     an end carried less than before, and          the end has room                       its value stays
     few of its bytes were held back
     most bytes of an end were held back at once   the end became slower                  bytes that travelled before do not count
+    it carried less while more waited for it      the same, and it was full since then   plans use what it carried since then
     nothing is known yet                          at least what a direction carried      equal shares until all have carried
     a pair was held back, both ends had room      the pair has a cap                     plans avoid the pair
     a capped pair carried more                    it has no such cap                     the cap is dropped

@@ -10,6 +10,9 @@ without a pause throughout a cell is a witness there:
     both explain it       one of them is full; the iteration does not tell which one
     neither is full       the pair has a cap of its own, or an end became slower, before or within the iteration
 
+With a window, connections pause where an end is full, and so none of them may be a witness. But what is under way waits for that
+end. So an end that carries less than before while more waits for it became slower within the iteration, and it is full since then.
+
 Where ends became slower, both ends may explain all witnesses: one end that all its peers wait for, or each of those peers. There
 the fewest ends count. A witness that no proven-full end explains is attributed to the end with more such witnesses.
 
@@ -97,9 +100,15 @@ def evidence(
         return evidence(traffic, nodes, np.where(is_slower, 0.0, carried_before), known_caps, sites, True, rules)
     ways = zip(of_end, ends_of_pair, strict=True)
     after = np.array([_slower_after(*one, of_pair, is_held_back, rules) for one in ways])
-    if after.any():
-        rest, still = traffic.since(traffic.first_s + cell_s * after.max()), np.where(after, 0.0, level) / cell_s
-        return replace(evidence(rest, nodes, still, sites=sites, rules=rules), has_slowed=True)
+    has_queue = np.zeros_like(after)
+    if sites is None and rules.queues_show_slower:
+        has_queue = _slower_by_queue(of_end, active, np.array(ends), pair, rules)
+    if after.any() or has_queue.any():
+        slower = np.maximum(after, has_queue)
+        rest, still = traffic.since(traffic.first_s + cell_s * slower.max()), np.where(slower, 0.0, level) / cell_s
+        found = evidence(rest, nodes, still, sites=sites, rules=rules)
+        is_full = (has_queue > 0) & np.isnan(found.capacity)
+        return replace(found, capacity=np.where(is_full, found.least, found.capacity), has_slowed=True)
     is_steady = of_pair >= rules.steady_part * best_of_pair[:, np.newaxis]
     is_capped = (is_held_back & is_steady).sum(axis=1) >= rules.fewest_cells
     rates = (best_of_pair / cell_s).tolist()
@@ -198,16 +207,57 @@ def _slower_after(of_end: Floats, end: Ints, of_pair: Floats, is_held_back: Mask
     and whether it was held back, shape (pairs, cells). One pair alone may be capped, and a few bytes left over at the end of an
     iteration prove nothing.
     """
-    nodes, cells, means = len(of_end), rules.cells, _means(of_end, rules.best_cells)
-    is_best = means >= rules.full_part * means.max(axis=1, keepdims=True)
-    after = cells - is_best[:, ::-1].argmax(axis=1)
+    nodes, cells, after = len(of_end), rules.cells, _after_best(of_end, rules)
     is_late = np.arange(cells) >= after[end][:, np.newaxis]
     is_late_held = is_held_back & is_late
     waits = is_late_held.sum(axis=1) > rules.waiting_part * is_late.sum(axis=1)
     late, held_back = (np.bincount(end, (of_pair * some).sum(axis=1), nodes) for some in (is_late, is_late_held))
-    enough = rules.slowed_part * np.maximum(late, of_pair.sum() * rules.fewest_cells / cells)
+    enough = rules.slowed_part * np.maximum(late, of_end.sum(axis=1) * rules.fewest_cells / cells)
     is_slower = (cells - after >= rules.fewest_cells) & (np.bincount(end, waits, nodes) > 1) & (held_back > enough)
     return np.where(is_slower, after, 0)
+
+
+def _slower_by_queue(of_end: Floats, active: Floats, ends: Ints, pair: Ints, rules: Rules) -> Ints:
+    """The cell after which each end carried less than before while more messages waited for it; 0 for none, shape (2, N).
+
+    With a window, connections pause where an end is full, so none of them is a witness. But all that is under way then waits for
+    that end. of_end: bytes a cell, shape (2, N, cells); active: the part of each cell for which each connection sends, shape
+    (connections, cells); ends, pair: of each connection, shapes (2, connections) and (connections,). The end for which most more
+    waits than before is found first. What waits for it is not counted at its other end.
+    """
+    _, nodes, cells = of_end.shape
+    after = _after_best(of_end, rules)
+    is_late = np.arange(cells) >= after[..., np.newaxis]
+    waits = [
+        [np.where(some[end], active, 0.0).sum(axis=1) for some, end in zip(when, ends, strict=True)]
+        for when in (is_late, ~is_late)
+    ]
+    is_enough = (of_end * is_late).sum(axis=-1) * cells >= of_end.sum(axis=-1) * rules.fewest_cells
+    may_be = is_enough & (cells - after >= rules.fewest_cells)
+    found, left = np.zeros_like(after), np.ones(len(pair), dtype=np.bool_)
+    while True:
+        late, before = (
+            np.array([np.bincount(end, one * left, nodes) for end, one in zip(ends, some, strict=True)])
+            for some in waits
+        )
+        queue = late / np.maximum(cells - after, 1)  # messages on their way at a time
+        more = np.where(may_be & (queue >= 1), rules.full_part * queue - before / after, 0.0)
+        way, node = np.unravel_index(more.argmax(), more.shape)
+        if more[way, node] <= 0:
+            return found
+        may_be[way, node] = False
+        own = (ends[way] == node) & left
+        of_pair = np.bincount(pair[own], waits[0][way][own])
+        if of_pair.max() <= rules.waiting_part * of_pair.sum():  # else a single pair waits: it may be capped
+            found[way, node] = after[way, node]
+            left &= ~own
+
+
+def _after_best(of_end: Floats, rules: Rules) -> Ints:
+    """The cell after which each end never was as fast as before. of_end: bytes a cell, shape (..., cells)."""
+    means = _means(of_end, rules.best_cells)
+    is_best = means >= rules.full_part * means.max(axis=-1, keepdims=True)
+    return np.asarray(rules.cells - is_best[..., ::-1].argmax(axis=-1))
 
 
 def _summed(values: Floats | Mask, group: Ints, count: int) -> Floats:

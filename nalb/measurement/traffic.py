@@ -40,7 +40,8 @@ class Traffic:
         left = self.samples[self.end_s > at_s]
         whole_s = left["end_s"] - left["start_s"]
         left["start_s"] = np.maximum(left["start_s"], at_s)
-        left["size_bytes"] = np.maximum(1, left["size_bytes"] * ((left["end_s"] - left["start_s"]) / whole_s))
+        part = np.divide(left["end_s"] - left["start_s"], whole_s, out=np.ones(len(left)), where=whole_s > 0)
+        left["size_bytes"] = np.maximum(1, left["size_bytes"] * part)
         return Traffic(left)
 
     def grouped(self, group: Ints) -> "Traffic | None":

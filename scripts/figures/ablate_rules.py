@@ -24,6 +24,7 @@ WITHOUT: dict[str, dict[str, Any]] = {
     "proof moves halfway": {"proof_weight": 1.0},
     "proof by one end alone": {"proof_by_one_end": False},
     "fewest ends": {"fewest_ends": False},
+    "queues show slower ends": {"queues_show_slower": False},
     "growth grows": {"growth_grows": False},
     "as hoped": {"hope_refutes_nothing": False},
     "full cores refute nothing": {"full_cores_refute_nothing": False},

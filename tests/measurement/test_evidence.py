@@ -149,9 +149,62 @@ def test_of_an_iteration_in_which_an_end_became_slower_the_rest_counts():
     assert found.least[DOWN, 3] == pytest.approx(3 * MB, rel=0.01)
 
 
+def test_an_end_that_carries_a_small_part_of_all_bytes_may_become_slower_too():
+    of_node_3 = [(source, 3, rate, when) for source in range(3) for rate, when in ((10.0, FIRST), (1.0, SECOND))]
+    others = [(source, source + 1, 40.0, BOTH) for source in range(4, 12, 2)]
+    found = evidence(Traffic(streams(*of_node_3, *others)), 12)
+    assert found.has_slowed
+    assert proven(found)[DOWN, 3] == pytest.approx(3, rel=0.02)
+
+
 def test_one_pair_alone_that_became_slower_does_not_make_its_ends_slower():
     found = evidence(Traffic(streams((0, 1, 10, FIRST), (0, 2, 10, FIRST), (3, 1, 10, FIRST), (0, 1, 1, SECOND))), 4)
     assert not found.has_slowed
+
+
+def in_turns(
+    rate: float, part: float, later_rate: float, later_part: float, peers: Sequence[int] = (1, 2, 3)
+) -> Samples:
+    """Node 0 sends to peers for a part of each 0.02 s, as with a window; from the middle on for another part, at another rate."""
+    rows = [
+        (
+            0,
+            peer,
+            *(
+                (rate, (begin_s, begin_s + 0.02 * part))
+                if begin_s < 1
+                else (later_rate, (begin_s, begin_s + 0.02 * later_part))
+            ),
+        )
+        for peer in peers
+        for begin_s in (0.02 * np.arange(100)).tolist()
+    ]
+    return streams(*rows, each_s=0.002)
+
+
+def test_an_end_that_carries_less_while_more_waits_for_it_became_slower():
+    """Connections that wait for a window are no witnesses, so nothing else shows it."""
+    waits_more = Traffic(in_turns(8, 0.3, 2, 0.8))
+    found = evidence(waits_more, 4)
+    assert found.has_slowed
+    assert proven(found) == {(UP, 0): pytest.approx(4.8, rel=0.05)}
+    without = evidence(waits_more, 4, rules=replace(RULES, queues_show_slower=False))
+    assert not without.has_slowed
+    assert proven(without) == {}
+
+
+@pytest.mark.parametrize(
+    "turns",
+    [(8, 0.8, 8, 0.3), (8, 0.3, 4, 0.3), (8, 0.2, 4, 0.3)],
+    ids=["less waits for it", "as much waits for it", "nothing waits for it now and then"],
+)
+def test_an_end_that_carries_less_while_no_more_waits_for_it_has_room(turns):
+    assert not evidence(Traffic(in_turns(*turns)), 4).has_slowed
+
+
+def test_one_pair_alone_that_waits_longer_does_not_make_its_ends_slower():
+    samples = np.concatenate([in_turns(8, 0.3, 1, 0.8, [1]), in_turns(8, 0.3, 8, 0.2, [2, 3])])
+    assert not evidence(Traffic(samples), 4).has_slowed
 
 
 def test_an_uplink_is_proven_where_lans_show_that_machines_have_room():
