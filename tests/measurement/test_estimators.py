@@ -127,6 +127,11 @@ def test_what_travelled_since_a_moment_has_the_rest_of_the_bytes():
     assert (late.first_s, late.last_s) == (2.0, 4.0)
 
 
+def test_a_message_that_took_no_time_counts_whole_in_what_came_since():
+    late = traffic_of([LinkSample(0, 1, 1000, 3.0, 3.0), LinkSample(1, 0, 3000, 1.0, 4.0)]).since(2.0)
+    assert late.size_bytes.tolist() == [1000, 2000]
+
+
 def test_the_same_samples_give_the_same_estimate():
     samples = stream(0, 1, 3e6, 0, 2) + stream(1, 2, 2e6, 0.3, 2) + stream(2, 0, 1e6, 0.1, 2)
     first, second = CapacityEstimator(3), CapacityEstimator(3)
