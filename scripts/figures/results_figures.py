@@ -21,7 +21,7 @@ from matplotlib import pyplot
 from matplotlib.axes import Axes
 from matplotlib.ticker import NullFormatter
 
-from experiments.stored import RESULTS, batchings, figure_11, updates_in_time
+from experiments.stored import RESULTS, batchings, predictions, updates_in_time
 from nalb.reporting.batching_file import BatchingFile, BatchingResult
 from nalb.reporting.run_file import RunFile, median_s
 
@@ -214,7 +214,9 @@ def chen_10(axes: Axes) -> None:
 
 def chen_11(axes: Axes) -> None:
     """Draw one worker's speeds and the predictions of EMA and NARX."""
-    shown = figure_11()
+    found = predictions()
+    assert found is not None, "drawn once its run is stored"
+    shown = found.figure_11
     for name, label, style in (("actual", "actual", "-"), ("ema", "EMA", ":"), ("narx", "NARX", "--")):
         axes.plot(shown[name], style, color="0.6" if name == "actual" else "0.1", linewidth=1, label=label)
     axes.set_xlabel("iteration")
@@ -246,7 +248,7 @@ FIGURES: dict[str, Callable[[Axes], None]] = {
 OF_RUNS: dict[str, tuple[Callable[[Axes], None], object]] = {  # drawn once their runs are stored
     "chen-7": (chen_7, batchings("lb-bsp", "figure-12-l3")),
     "chen-10": (chen_10, batchings("lb-bsp", "figure-10")),
-    "chen-11": (chen_11, figure_11()),
+    "chen-11": (chen_11, predictions()),
     "tyagi-7": (tyagi_7, batchings("dynamic-batching", "figure-7")),
     "yao-6": (yao_6, batchings("lbb", "figure-5")),
 }

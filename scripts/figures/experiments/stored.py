@@ -23,12 +23,17 @@ def batchings(folder: str, name: str) -> dict[str, BatchingResult]:
     return {} if path is None else msgspec.json.decode(path.read_bytes(), type=BatchingFile).batchings
 
 
-def figure_11() -> dict[str, list[float]]:
-    """Speeds of one worker in Chen et al.'s figure 11, actual and predicted; empty where they are not there."""
+class Predictions(msgspec.Struct):
+    """What the pages show of a prediction.json (lb_bsp_prediction.py)."""
+
+    figure_11: dict[str, list[float]]  # speeds of one worker, samples per second, actual and by predictor
+    predictors: dict[str, dict[str, list[float]]]  # figures of each by seed
+
+
+def predictions() -> Predictions | None:
+    """Chen et al.'s figure 11: predicted speeds; None where it was not run."""
     path = stored("lb-bsp-prediction", "figure-11")
-    if path is None:
-        return {}
-    return msgspec.convert(msgspec.json.decode(path.read_bytes())["figure_11"], dict[str, list[float]])
+    return None if path is None else msgspec.json.decode(path.read_bytes(), type=Predictions)
 
 
 def updates_in_time(runs: dict[str, BatchingResult]) -> dict[str, float]:
