@@ -10,8 +10,9 @@ without a pause throughout a cell is a witness there:
     both explain it       one of them is full; the iteration does not tell which one
     neither is full       the pair has a cap of its own, or an end became slower, before or within the iteration
 
-With a window, connections pause where an end is full, and so none of them may be a witness. But what is under way waits for that
-end. So an end that carries less than before while more waits for it became slower within the iteration, and it is full since then.
+With a window, connections may pause even at a full end; then none of them is a witness. But what is under way waits for that end.
+So an end that always carries something, less than before, while more waits for it, became slower within the iteration and is full
+since then. Where machines share uplinks this says nothing, since what waits for a machine waits for its uplink too.
 
 Where ends became slower, both ends may explain all witnesses: one end that all its peers wait for, or each of those peers. There
 the fewest ends count. A witness that no proven-full end explains is attributed to the end with more such witnesses.
@@ -91,7 +92,7 @@ def evidence(
     full_cap = rules.at_cap_part * cell_s * np.array([known_caps.get(name, np.inf) for name in names])
     at_cap = (of_pair >= full_cap[:, np.newaxis])[pair]
     full = rules.full_part * level[..., np.newaxis] * busy + nothing_full[..., np.newaxis]
-    capacity, has_room = _judge_ends(carried, active, at_cap, of_end, full, ends, is_inner, are_slower, rules)
+    capacity, has_room, is_full = _judge_ends(carried, active, at_cap, of_end, full, ends, is_inner, are_slower, rules)
     is_held_back = _summed(np.where(has_room, carried, 0.0), pair, len(pairs)) > rules.held_back_part * of_pair
     is_slower = np.array([_are_most(is_held_back, of_pair, end, nodes, rules) for end in ends_of_pair]) & (
         least < level
@@ -100,15 +101,20 @@ def evidence(
         return evidence(traffic, nodes, np.where(is_slower, 0.0, carried_before), known_caps, sites, True, rules)
     ways = zip(of_end, ends_of_pair, strict=True)
     after = np.array([_slower_after(*one, of_pair, is_held_back, rules) for one in ways])
-    has_queue = np.zeros_like(after)
+    by_queue = np.zeros_like(after)
     if sites is None and rules.queues_show_slower:
-        has_queue = _slower_by_queue(of_end, active, np.array(ends), pair, rules)
-    if after.any() or has_queue.any():
-        slower = np.maximum(after, has_queue)
+        waits = np.where(at_cap | is_full[::-1], 0.0, active)  # for each end: not for the other end, and not for a cap
+        has_cores = np.logical_not(traffic.has_full_cores) & np.ones(nodes, dtype=np.bool_)
+        by_queue = _slower_by_queue(of_end, busy, active, waits, np.array(ends), pair, has_cores, rules)
+    if after.any() or by_queue.any():
+        slower = np.maximum(after, by_queue)
         rest, still = traffic.since(traffic.first_s + cell_s * slower.max()), np.where(slower, 0.0, level) / cell_s
-        found = evidence(rest, nodes, still, sites=sites, rules=rules)
-        is_full = (has_queue > 0) & np.isnan(found.capacity)
-        return replace(found, capacity=np.where(is_full, found.least, found.capacity), has_slowed=True)
+        found = evidence(rest, nodes, still, known_caps, sites, rules=rules)
+        for end in zip(*np.nonzero(by_queue), strict=True):
+            if np.isnan(found.capacity[end]):
+                late = of_end[end][by_queue[end] :]
+                found.capacity[end] = _means(late, min(rules.best_cells, len(late))).max() / cell_s
+        return replace(found, has_slowed=True)
     is_steady = of_pair >= rules.steady_part * best_of_pair[:, np.newaxis]
     is_capped = (is_held_back & is_steady).sum(axis=1) >= rules.fewest_cells
     rates = (best_of_pair / cell_s).tolist()
@@ -126,8 +132,9 @@ def _judge_ends(
     is_inner: Mask | None,
     are_slower: bool,
     rules: Rules,
-) -> tuple[Floats, Mask]:
-    """Capacities in bytes a cell, shape (2 or 4, N), NaN for unproven, and where a witness has room, shape (connections, cells).
+) -> tuple[Floats, Mask, Mask]:
+    """Capacities in bytes a cell, shape (2 or 4, N), NaN for unproven; where a witness has room, shape (connections, cells); and
+    where each connection's ends are full, shape (2 or 4, connections, cells).
 
     carried, active, at_cap: bytes of each connection, the part of each cell for which it sends, and whether its pair carries as
     much as its known cap, shape (connections, cells); of_end, full: bytes of each end, and how many make it full, shape (2 or 4,
@@ -161,7 +168,7 @@ def _judge_ends(
         proven |= _proven(explains, left & (witnesses == witnesses.max(axis=0)), ends, of_end.shape[1], rules)
     count = proven.sum(axis=-1)
     capacity = np.where(count >= rules.fewest_cells, (of_end * proven).sum(axis=-1) / np.maximum(count, 1), np.nan)
-    return capacity, is_witness & ~np.any(is_full, axis=0)
+    return capacity, is_witness & ~np.any(is_full, axis=0), np.array(is_full)
 
 
 def _proven(explains: Mask, may_explain: Mask, ends: Sequence[Ints], nodes: int, rules: Rules) -> Mask:
@@ -212,45 +219,49 @@ def _slower_after(of_end: Floats, end: Ints, of_pair: Floats, is_held_back: Mask
     is_late_held = is_held_back & is_late
     waits = is_late_held.sum(axis=1) > rules.waiting_part * is_late.sum(axis=1)
     late, held_back = (np.bincount(end, (of_pair * some).sum(axis=1), nodes) for some in (is_late, is_late_held))
-    enough = rules.slowed_part * np.maximum(late, of_end.sum(axis=1) * rules.fewest_cells / cells)
+    enough = rules.slowed_part * np.maximum(late, _few_bytes(of_end, rules))
     is_slower = (cells - after >= rules.fewest_cells) & (np.bincount(end, waits, nodes) > 1) & (held_back > enough)
     return np.where(is_slower, after, 0)
 
 
-def _slower_by_queue(of_end: Floats, active: Floats, ends: Ints, pair: Ints, rules: Rules) -> Ints:
-    """The cell after which each end carried less than before while more messages waited for it; 0 for none, shape (2, N).
+def _slower_by_queue(
+    of_end: Floats, busy: Floats, active: Floats, waits: Floats, ends: Ints, pair: Ints, may_be: Mask, rules: Rules
+) -> Ints:
+    """The cell after which each end carried less than before while more waited for it, 0 for none, shape (2, N).
 
-    With a window, connections pause where an end is full, so none of them is a witness. But all that is under way then waits for
-    that end. of_end: bytes a cell, shape (2, N, cells); active: the part of each cell for which each connection sends, shape
-    (connections, cells); ends, pair: of each connection, shapes (2, connections) and (connections,). The end for which most more
-    waits than before is found first. What waits for it is not counted at its other end.
+    of_end: bytes a cell; busy: the part of each cell for which an end carries anything, shapes (2, N, cells); active: the same of
+    each connection, shape (connections, cells); waits: what of that may be due to each of its ends, shape (2, connections, cells);
+    ends, pair: of each connection, shapes (2, connections) and (connections,); may_be: whether a node's ends are asked, shape (N,).
+    Ends are taken in the order of how much more waits for them. A connection that waits for one is not counted at its other end.
+    One pair alone may be capped.
     """
     _, nodes, cells = of_end.shape
-    after = _after_best(of_end, rules)
-    is_late = np.arange(cells) >= after[..., np.newaxis]
-    waits = [
-        [np.where(some[end], active, 0.0).sum(axis=1) for some, end in zip(when, ends, strict=True)]
-        for when in (is_late, ~is_late)
-    ]
-    is_enough = (of_end * is_late).sum(axis=-1) * cells >= of_end.sum(axis=-1) * rules.fewest_cells
-    may_be = is_enough & (cells - after >= rules.fewest_cells)
+    after, cell, way_of = _after_best(of_end, rules), np.arange(rules.cells), np.arange(2)[:, np.newaxis]
+    is_late, length = cell >= after[..., np.newaxis], np.maximum(cells - after, 1)
+    was_best = ~is_late & (cell >= after[..., np.newaxis] - rules.best_cells)
+    late = np.where(is_late[way_of, ends], waits, 0.0).sum(axis=-1) / length[way_of, ends]
+    more = rules.full_part * late - np.where(was_best[way_of, ends], active, 0.0).sum(axis=-1) / rules.best_cells
+    is_busy = (busy * is_late).sum(axis=-1) >= rules.witness_part * length
+    is_enough = (of_end * is_late).sum(axis=-1) >= np.array([_few_bytes(one, rules) for one in of_end])
+    is_left = may_be & is_busy & is_enough & (cells - after >= rules.fewest_cells)
     found, left = np.zeros_like(after), np.ones(len(pair), dtype=np.bool_)
     while True:
-        late, before = (
-            np.array([np.bincount(end, one * left, nodes) for end, one in zip(ends, some, strict=True)])
-            for some in waits
-        )
-        queue = late / np.maximum(cells - after, 1)  # messages on their way at a time
-        more = np.where(may_be & (queue >= 1), rules.full_part * queue - before / after, 0.0)
-        way, node = np.unravel_index(more.argmax(), more.shape)
-        if more[way, node] <= 0:
+        of_ends = np.array([np.bincount(end, one * left, nodes) for end, one in zip(ends, more, strict=True)])
+        way, node = np.unravel_index(np.where(is_left, of_ends, 0.0).argmax(), after.shape)
+        if not is_left[way, node] or of_ends[way, node] <= 0:
             return found
-        may_be[way, node] = False
-        own = (ends[way] == node) & left
-        of_pair = np.bincount(pair[own], waits[0][way][own])
-        if of_pair.max() <= rules.waiting_part * of_pair.sum():  # else a single pair waits: it may be capped
+        is_left[way, node] = False
+        own = left & (ends[way] == node)
+        if (np.bincount(pair[own], more[way, own]) > 0).sum() > 1:
             found[way, node] = after[way, node]
             left &= ~own
+
+
+def _few_bytes(of_end: Floats, rules: Rules) -> Floats:
+    """Bytes of each end that may be left over when others have ended, shape (N,). of_end: bytes a cell, shape (N, cells)."""
+    carried = of_end.sum(axis=1)
+    usual = carried.sum() / max(1, np.count_nonzero(carried))
+    return np.asarray(np.maximum(carried, usual) * rules.fewest_cells / rules.cells)
 
 
 def _after_best(of_end: Floats, rules: Rules) -> Ints:

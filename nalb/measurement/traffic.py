@@ -42,7 +42,7 @@ class Traffic:
         left["start_s"] = np.maximum(left["start_s"], at_s)
         part = np.divide(left["end_s"] - left["start_s"], whole_s, out=np.ones(len(left)), where=whole_s > 0)
         left["size_bytes"] = np.maximum(1, left["size_bytes"] * part)
-        return Traffic(left)
+        return Traffic(left, self.has_full_cores)
 
     def grouped(self, group: Ints) -> "Traffic | None":
         """The traffic between groups of nodes, as if each group were one node; None for none. group: each node's, shape (N,)."""

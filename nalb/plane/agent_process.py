@@ -24,7 +24,7 @@ class AgentProcess:
 
     def __init__(self, silence_s: float):
         """silence_s: for how long a signal may have stopped it before it is killed."""
-        self._silence_s, self._stopped_s = silence_s, 0.0
+        self._silence_s, self._stopped_s, self._was_stopped = silence_s, 0.0, False
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._poller = select.poll()
         self._poller.register(self._socket, select.POLLIN)
@@ -51,7 +51,7 @@ class AgentProcess:
             socket.send_fds(self._socket, [packet], [descriptor])
 
     def receive(self, look: Callable[[], object] = bool, limit_s: float = math.inf) -> o.FromAgent | None:
-        """Wait for the next order; None: the agent has closed the socket. Raises TimeoutError after `limit_s`.
+        """Wait for the next order; None: there will be no other one. Raises TimeoutError after `limit_s`.
 
         look: called each CHECK_S while nothing comes. An agent that has been stopped for `silence_s` is killed.
         """
@@ -63,6 +63,7 @@ class AgentProcess:
             is_stopped = psutil.Process(self.pid).status() == psutil.STATUS_STOPPED
             self._stopped_s = self._stopped_s + CHECK_S if is_stopped else 0.0
             if self._stopped_s >= self._silence_s:
+                self._was_stopped = True
                 self._child.kill()
                 return None
             look()
@@ -78,8 +79,8 @@ class AgentProcess:
             return b""
 
     def how_it_ended(self) -> str:
-        """What to say of an agent that has closed the socket."""
-        if self._stopped_s >= self._silence_s:
+        """What to say of an agent from which nothing more comes."""
+        if self._was_stopped:
             return f"has been stopped by a signal for {self._stopped_s:g} s"
         with suppress(subprocess.TimeoutExpired):
             code = self._child.wait(1.0)
@@ -92,6 +93,6 @@ class AgentProcess:
         self.close()
 
     def close(self) -> None:
-        """Wait until it has ended."""
+        """Wait until it has ended, and close the socket."""
         self._child.wait()
         self._socket.close()

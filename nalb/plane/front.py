@@ -120,7 +120,8 @@ class Front:
         # Whether a script is ended that does not hear of an error within GRACE_S, or waits for so long where none is heard.
         self.ends_script = True
         self.waits_elsewhere: Callable[[], bool] = lambda: False  # whether it waits for other ranks just then, not here
-        self.why_in_vain: Callable[[], str | None] = lambda: None  # why it waits there for what cannot come, if it does
+        # Why it waits elsewhere for what cannot come; None: it does not, or this was answered before. Asked each LOOK_S.
+        self.why_in_vain: Callable[[], str | None] = lambda: None
         self.waited_s = 0.0  # in `place`
         self._in_order = threading.RLock()  # one call at a time: the order of calls is alike on all ranks
         self._news = threading.Condition()  # guards what follows

@@ -1,4 +1,7 @@
-"""The gradients that a training process shares with its agent: segments, whose descriptors it sends, and tensors within them."""
+"""The gradients that a training process shares with its agent: tensors in segments of memory.
+
+The training process makes a segment and sends its descriptor; the agent maps it.
+"""
 
 import mmap
 import os
@@ -14,7 +17,7 @@ ALIGNED_BYTES = 64
 
 
 class OwnSegment:
-    """The training process's: a segment with a place for each tensor of an iteration."""
+    """A segment of the training process's, with a place for each tensor of an iteration."""
 
     def __init__(self, number: int, tensors: Sequence[tuple[int, np.dtype[Any]]]):
         self.number, self.offsets, self._tensors = number, [], tensors
@@ -34,7 +37,7 @@ class OwnSegment:
 
 
 class Segments:
-    """The agent's: the segments by number. One that is given up stays mapped while tensors lie in it."""
+    """The segments that an agent has mapped, by number. One that is given up stays mapped while tensors lie in it."""
 
     def __init__(self) -> None:
         self._by_number: dict[int, mmap.mmap] = {}

@@ -75,6 +75,7 @@ class TorchJob:
         self._gloo.add(gloo)
 
     def _why_in_vain(self) -> str | None:
+        """Why this rank waits in gloo for what cannot come; answered once."""
         self._cut_off = self._cut_off + 1 if any(one.is_cut_off() for one in self._gloo) else 0
         is_sure = self._cut_off == CUT_OFF_LOOKS
         return "waits for other ranks in gloo, which has lost a connection to one of them" if is_sure else None

@@ -151,7 +151,7 @@ def test_of_an_iteration_in_which_an_end_became_slower_the_rest_counts():
 
 def test_an_end_that_carries_a_small_part_of_all_bytes_may_become_slower_too():
     of_node_3 = [(source, 3, rate, when) for source in range(3) for rate, when in ((10.0, FIRST), (1.0, SECOND))]
-    others = [(source, source + 1, 40.0, BOTH) for source in range(4, 12, 2)]
+    others = [(source, source + 1, 20.0, BOTH) for source in range(4, 12, 2)]
     found = evidence(Traffic(streams(*of_node_3, *others)), 12)
     assert found.has_slowed
     assert proven(found)[DOWN, 3] == pytest.approx(3, rel=0.02)
@@ -163,21 +163,22 @@ def test_one_pair_alone_that_became_slower_does_not_make_its_ends_slower():
 
 
 def in_turns(
-    rate: float, part: float, later_rate: float, later_part: float, peers: Sequence[int] = (1, 2, 3)
+    rate: float,
+    part: float,
+    later_rate: float,
+    later_part: float,
+    peers: Sequence[int] = (1, 2, 3),
+    apart_s: float = 0.02 / 3,
 ) -> Samples:
-    """Node 0 sends to peers for a part of each 0.02 s, as with a window; from the middle on for another part, at another rate."""
+    """Node 0 sends to peers for a part of each 0.02 s, as with a window; from the middle on for another part, at another rate.
+
+    apart_s: from when one peer's part begins until the next one's does.
+    """
+    turns = [(rate, 0.02 * part) if at < 50 else (later_rate, 0.02 * later_part) for at in range(100)]
     rows = [
-        (
-            0,
-            peer,
-            *(
-                (rate, (begin_s, begin_s + 0.02 * part))
-                if begin_s < 1
-                else (later_rate, (begin_s, begin_s + 0.02 * later_part))
-            ),
-        )
-        for peer in peers
-        for begin_s in (0.02 * np.arange(100)).tolist()
+        (0, peer, mbps, (begin_s, begin_s + took_s))
+        for place, peer in enumerate(peers)
+        for begin_s, (mbps, took_s) in zip(0.02 * np.arange(100) + apart_s * place, turns, strict=True)
     ]
     return streams(*rows, each_s=0.002)
 
@@ -194,16 +195,30 @@ def test_an_end_that_carries_less_while_more_waits_for_it_became_slower():
 
 
 @pytest.mark.parametrize(
-    "turns",
-    [(8, 0.8, 8, 0.3), (8, 0.3, 4, 0.3), (8, 0.2, 4, 0.3)],
-    ids=["less waits for it", "as much waits for it", "nothing waits for it now and then"],
+    ("turns", "apart_s"),
+    [((8, 0.8, 2, 0.7), 0.02 / 3), ((8, 0.5, 2, 0.5), 0.02 / 3), ((8, 0.2, 1, 0.4), 0.0)],
+    ids=["less waits for it", "as much waits for it", "it carries nothing now and then"],
 )
-def test_an_end_that_carries_less_while_no_more_waits_for_it_has_room(turns):
-    assert not evidence(Traffic(in_turns(*turns)), 4).has_slowed
+def test_an_end_that_carries_less_for_another_reason_has_room(turns, apart_s):
+    assert not evidence(Traffic(in_turns(*turns, apart_s=apart_s)), 4).has_slowed
+
+
+def test_what_waits_for_full_ends_makes_their_peers_no_slower():
+    """Nodes 4, 5 and 6 fill the ways into nodes 1, 2 and 3 from the middle on, so that what node 0 sends there takes longer."""
+    filling = streams(*((peer + 3, peer, 20, SECOND) for peer in (1, 2, 3)), each_s=0.002)
+    found = evidence(Traffic(np.concatenate([in_turns(8, 0.3, 2, 0.8), filling])), 7)
+    assert (UP, 0) not in proven(found)
+    assert not found.has_slowed
+
+
+def test_an_end_whose_node_has_full_cores_is_not_slower_by_what_waits_for_it():
+    samples = in_turns(8, 0.3, 2, 0.8)
+    assert evidence(Traffic(samples, np.array([False, True, True, True])), 4).has_slowed
+    assert not evidence(Traffic(samples, np.array([True, False, False, False])), 4).has_slowed
 
 
 def test_one_pair_alone_that_waits_longer_does_not_make_its_ends_slower():
-    samples = np.concatenate([in_turns(8, 0.3, 1, 0.8, [1]), in_turns(8, 0.3, 8, 0.2, [2, 3])])
+    samples = np.concatenate([in_turns(8, 0.3, 1, 1.0, [1]), in_turns(8, 0.3, 8, 0.2, [2, 3])])
     assert not evidence(Traffic(samples), 4).has_slowed
 
 
