@@ -17,24 +17,36 @@ if (($#)); then
   exec "$venv/bin/python" -m pytest "$@"
 fi
 
-# Tests of some rooms only compute, and tests of real jobs mostly wait. So all run at once, the former at low priority. What needs no
-# MXNet runs in PyTorch's environment, so with a current numpy; jobs of MXNet use the same rooms with its older one.
+# Tests of some rooms only compute, and tests of real jobs mostly wait. So they run side by side, the former at low priority. What
+# needs no MXNet runs in PyTorch's environment, so with a current numpy; jobs of MXNet use the same rooms with its older one.
 computing=(tests/feedback tests/measurement tests/planning tests/protocol tests/services tests/simulation tests/tokens)
 batching=tests/batching # ARIMA is in MXNet's environment alone
 without_mxnet=(tests/torch tests/launch/test_torch_*.py tests/plane tests/transport tests/reporting tests/checkpoints tests/netem tests/process)
+commands=tests/cli # after those without MXNet, which take half as long as the longest chain
 output=$(mktemp -d)
 beside=()
 trap 'kill "${beside[@]}" 2>/dev/null || true; rm -r "$output"' EXIT
-run_beside() { # name niceness environment tests... : runs tests in the background; what they print comes at the end
-  local name=$1 niceness=$2 environment=$3
-  nice -n "$niceness" "$environment/bin/python" -m pytest -p no:cacheprovider "${@:4}" >"$output/$name" 2>&1 &
+run() { # niceness environment tests...
+  exec nice -n "$1" "$2/bin/python" -m pytest -p no:cacheprovider "${@:3}"
+}
+run_beside() { # name command...: in the background; what it prints comes at the end
+  "${@:2}" >"$output/$1" 2>&1 &
   beside+=($!)
 }
-run_beside without_mxnet 0 "$venv_torch" "${without_mxnet[@]}"
-run_beside batching 19 "$venv" "$batching"
-run_beside computing 19 "$venv_torch" "${computing[@]}"
+run_in_turn() {
+  local code=0
+  trap 'kill "$!"; exit 143' TERM
+  run 0 "$venv_torch" "${without_mxnet[@]}" &
+  wait "$!" || code=$?
+  run 0 "$venv" "$commands" &
+  wait "$!" || code=$?
+  return "$code"
+}
+run_beside in_turn run_in_turn
+run_beside batching run 19 "$venv" "$batching"
+run_beside computing run 19 "$venv_torch" "${computing[@]}"
 code=0
-elsewhere=("${computing[@]}" "$batching" "${without_mxnet[@]}")
+elsewhere=("${computing[@]}" "$batching" "${without_mxnet[@]}" "$commands")
 "$venv/bin/python" -m pytest "${elsewhere[@]/#/--ignore=}" || code=$?
 for one in "${beside[@]}"; do wait "$one" || code=$?; done
 cat "$output"/*
