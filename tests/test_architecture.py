@@ -5,6 +5,7 @@ import io
 import re
 import tokenize
 from dataclasses import fields
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -255,10 +256,16 @@ PURE = (
 PURE_FORBIDDEN = {"time", "socket", "os", "threading", "logging", "subprocess", "random", "asyncio", "pathlib", "io"}
 
 
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
 def imported(path: Path) -> set[str]:
     """Absolute names that a module imports, anywhere in it."""
     names = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
@@ -305,7 +312,7 @@ def test_a_schemes_record_is_asked_and_not_its_name():
     """What differs between schemes stands in nalb/schemes.py: nobody else compares with a scheme's name."""
     names = set(SCHEMES) - {"auto", "joint"}  # words of other choices too
     for path in [*modules("nalb"), *modules("kvstore_patch")]:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(tree_of(path)):
             if isinstance(node, ast.Compare):
                 words = {
                     one.value for one in ast.walk(node) if isinstance(one, ast.Constant) and isinstance(one.value, str)
@@ -357,7 +364,7 @@ def test_pure_rooms(room):
     for path in modules(room):
         heads = {name.split(".")[0] for name in imported(path)}
         assert not heads & PURE_FORBIDDEN, f"{path} imports {heads & PURE_FORBIDDEN}"
-        tree = ast.parse(path.read_text())
+        tree = tree_of(path)
         names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
         assert not names & {"open", "print", "input"}, f"{path} does I/O"
         attributes = {ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
@@ -456,7 +463,7 @@ def test_no_code_reads_what_people_read():
     """Whatever code asks of a failure, an event or an error is a type or a field: words may change at any time."""
     paths = [path for package in ("nalb", "netem", "kvstore_patch") for path in modules(package)]
     paths += [path for folder in PROGRAMS for path in sorted((ROOT / folder).rglob("*.py"))]
-    trees = {str(path.relative_to(ROOT)): ast.parse(path.read_text(encoding="utf-8")) for path in paths}
+    trees = {str(path.relative_to(ROOT)): tree_of(path) for path in paths}
     named = {name for tree in trees.values() for name in sentences(tree)}
     read = {name: found for name, tree in trees.items() if (found := looked_into(tree, named))}
     assert read.keys() == READS_WORDS, read
@@ -513,7 +520,7 @@ def test_nalbs_own_programs_start_in_one_way():
     files_alone = {"nalb/compare/run.py": "example", "netem/rootless.py": "sys.orig_argv"}  # what is run
     for package in ("nalb", "netem", "kvstore_patch"):
         for path in modules(package):
-            name, tree = str(path.relative_to(ROOT)), ast.parse(path.read_text())
+            name, tree = str(path.relative_to(ROOT)), tree_of(path)
             if name == "nalb/process/own_program.py":
                 continue
             commands = [ast.unparse(one) for one in ast.walk(tree) if isinstance(one, ast.List | ast.Tuple)]
@@ -525,7 +532,7 @@ def test_nalbs_own_programs_start_in_one_way():
 def test_named_tuples_are_of_one_type():
     """Python 3.10 has no generic ones, which neither vermin nor mypy knows. kvstore_patch runs on 3.11 alone."""
     for path in [*modules("nalb"), *modules("netem")]:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(tree_of(path)):
             if isinstance(node, ast.ClassDef) and "NamedTuple" in map(ast.unparse, node.bases):
                 assert len(node.bases) == 1, f"{path}: {node.name} is a NamedTuple and more: make it a dataclass"
 
@@ -546,7 +553,7 @@ def comments_and_docstrings(path: Path) -> str:
         if token.type == tokenize.COMMENT
     ]
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    said += [ast.get_docstring(node) or "" for node in ast.walk(ast.parse(source)) if isinstance(node, documented)]
+    said += [ast.get_docstring(node) or "" for node in ast.walk(tree_of(path)) if isinstance(node, documented)]
     return "\n".join(said)
 
 
@@ -579,7 +586,7 @@ def test_sums_need_no_front_end():
 def constants(path: Path) -> dict[str, str]:
     """The constants that a module defines, and their values as written."""
     found = {}
-    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+    for node in tree_of(path).body:
         if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
             for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
                 both = isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple)
@@ -605,7 +612,7 @@ OF_EACH_FRAMEWORK = {"BatchSizes", "Checkpoints", "JobFinished"}
 def test_a_class_name_means_one_thing():
     named: dict[str, list[str]] = {}
     for path in (path for room in ("nalb", "kvstore_patch", "netem") for path in modules(room)):
-        for node in ast.parse(path.read_text()).body:
+        for node in tree_of(path).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 named.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
     assert {name: paths for name, paths in named.items() if len(paths) > 1 and name not in OF_EACH_FRAMEWORK} == {}
@@ -614,7 +621,7 @@ def test_a_class_name_means_one_thing():
 def test_every_rule_is_read():
     """Each field of Rules decides something, in measurement or feedback."""
     paths = [*modules("nalb.measurement"), *modules("nalb.feedback")]
-    nodes = [node for path in paths for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
+    nodes = [node for path in paths for node in ast.walk(tree_of(path))]
     read = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
     assert not {field.name for field in fields(Rules)} - read
 
@@ -645,7 +652,7 @@ def reaches(tree: ast.AST) -> list[str]:
 
 def test_tests_use_public_names():
     """Whatever a test needs is part of an interface, or is passed as an argument."""
-    trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted((ROOT / "tests").rglob("*.py"))}
+    trees = {path: tree_of(path) for path in sorted((ROOT / "tests").rglob("*.py"))}
     found = {str(path.relative_to(ROOT)): there for path, tree in trees.items() if (there := reaches(tree))}
     assert sum(map(len, found.values())) <= REACHES_MOST, found
 

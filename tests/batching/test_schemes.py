@@ -87,6 +87,7 @@ def test_steps_converge_to_the_ideal_too(speeds):
     assert np.mean([now.max() for now in times[100:]]) <= 1.10 * 128 / sum(speeds)
 
 
+@pytest.mark.jobs
 @pytest.mark.parametrize("predictor", sorted(PREDICTORS))
 def test_every_predictor_balances_steady_workers(predictor):
     job = BatchJob((32,) * 4, predictors=tuple(PREDICTORS[predictor](worker) for worker in range(4)))

@@ -40,6 +40,7 @@ def test_what_is_foreseeable_errs_less_than_the_last_speed_and_not_on_average():
     assert foreseen.mean() == pytest.approx(0, abs=0.3)
 
 
+@pytest.mark.jobs
 def test_level_shifts_and_spikes_are_as_frequent_as_stated():
     made = trace(100.0, 20_000, np.random.default_rng(7))
     shifts = (np.abs(np.diff(made.foreseeable)) > 1e-9).mean()

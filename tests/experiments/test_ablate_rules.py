@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 SCRIPTS = Path(__file__).parents[2] / "scripts" / "figures"
 EACH_DIFFERS = """
 from dataclasses import replace
@@ -32,6 +34,7 @@ def test_without_each_rule_a_field_differs():
     output_of(EACH_DIFFERS)
 
 
+@pytest.mark.jobs
 def test_a_network_that_changes_takes_longer_without_proof_by_one_end_alone():
     with_all, without = output_of(ONE_RULE, "--seeds", "97009").splitlines()
     assert with_all == "all rules: 1.000, worst 1.000 (changing); all 1.000, 1.000 (changing)"

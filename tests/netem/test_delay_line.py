@@ -404,6 +404,7 @@ int main(void)
 """
 
 
+@pytest.mark.jobs
 def test_headers_that_are_too_short_to_be_any_overflow_nothing(tmp_path):
     """A node of the network may send any bytes. Of all header lengths, with AddressSanitizer."""
     (tmp_path / "few.c").write_text(FEW_HEADER_WORDS)

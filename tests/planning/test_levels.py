@@ -99,6 +99,7 @@ def least_s(capacities: Capacities, model_bytes: float) -> float:
     return float(solved.x[0])
 
 
+@pytest.mark.jobs
 @laws
 @given(networks_of_sites())
 def test_exact_takes_the_least_time_of_both_levels(network: tuple[list[Node], Capacities]) -> None:
@@ -113,6 +114,7 @@ def test_exact_takes_the_least_time_of_both_levels(network: tuple[list[Node], Ca
         assert completion_s(nodes, other, 1e7, capacities) >= time_s * (1 - 1e-9)
 
 
+@pytest.mark.jobs
 @laws
 @given(networks_of_sites(), st.integers(1000, 300_000))
 def test_plans_load_uplinks_and_lans_as_the_formulas_say(network: tuple[list[Node], Capacities], elements: int) -> None:

@@ -32,6 +32,7 @@ def all_combinations(model):
                 yield found
 
 
+@pytest.mark.jobs
 @settings(max_examples=40)
 @given(
     st.lists(st.tuples(st.floats(1e4, 1e9), st.floats(1e4, 1e9), st.sampled_from("wsb")), min_size=2, max_size=6),
@@ -55,6 +56,7 @@ def test_times_of_several_precisions_are_those_of_exact(drawn, data):
         assert time_s == pytest.approx(exact(one.on(nodes, TENSORS), model_bytes, alone)[1], rel=1e-9)
 
 
+@pytest.mark.jobs
 @settings(max_examples=25)
 @given(st.lists(st.floats(10e6, 300e6), min_size=2, max_size=4), st.data())
 def test_no_combination_is_much_better(up, data):

@@ -305,6 +305,7 @@ def foreign():
     return driver
 
 
+@pytest.mark.jobs
 @pytest.mark.parametrize(
     ("happens", "cause"),
     [(missing, Cause.ABSENT), (stuck, Cause.STUCK), (wrong_sums, Cause.WRONG_SUM), (not_joined, Cause.BATCHING),
@@ -320,7 +321,8 @@ def test_every_process_is_told_why_the_job_ends_however_many_nodes_it_has(happen
 
 
 def test_the_first_of_many_are_named_and_the_others_counted():
-    assert [name in missing().state.verdict.detail for name in NAMES[:12]] == [False, *[True] * 10, False]
+    detail = missing().state.verdict.detail
+    assert [name in detail for name in NAMES[:12]] == [False, *[True] * 10, False]
     _, workers = gathered(10)
     assert listed(workers) == "w0, w1, w2, w3, w4, w5, w6, w7, w8, w9"
 

@@ -215,6 +215,7 @@ def test_files_of_two_runs_are_refused(run_dir, tmp_path):
         read_record(run_dir)
 
 
+@pytest.mark.jobs
 def test_a_shared_uplink_that_was_noticed_is_told_once(run_dir, capsys):
     noticed = {"event": "shareduplink", "at_s": 104.0, "iteration": 4, "nodes": ["n0", "n1"], "others": ["n2", "n3"]}
     rates = {"up_bytes_per_s": 7.5e6, "down_bytes_per_s": 7e6}

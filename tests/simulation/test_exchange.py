@@ -121,6 +121,7 @@ def test_a_faster_link_never_slows_a_single_slice(network, size, seed, which):
     assert second <= first * (1 + 1e-6)
 
 
+@pytest.mark.jobs
 @laws
 @given(any_network, slices, windows, st.integers(0, 99))
 def test_deterministic_and_headers_cost_their_part(network, sizes, window, seed):

@@ -47,6 +47,7 @@ def test_every_connection_is_among_the_fastest_of_a_full_link(
     assert explained[connections > 0].all()
 
 
+@pytest.mark.jobs
 @laws
 @given(networks_of_sites(), st.integers(1000, 60_000), st.sampled_from([0, 50_000]))
 def test_links_carry_the_loads_and_never_beat_the_bound(

@@ -169,6 +169,7 @@ def test_the_subset_is_of_the_fastest():
     assert three.aware.members(2) == [1, 2]
 
 
+@pytest.mark.jobs
 @settings(max_examples=60)
 @given(
     jobs(), st.sampled_from([0, 0, 1, FOREVER]), st.integers(0, 1 << 30), st.lists(st.floats(0.01, 10), min_size=6, max_size=6)

@@ -296,6 +296,7 @@ class Cuts:
             self._ends.clear()
 
 
+@pytest.mark.jobs
 @pytest.mark.parametrize("is_encrypted", [False, True])
 def test_connections_that_are_reset_lose_nothing(is_encrypted):
     """Ten times, each while arrays are on their way."""
@@ -412,6 +413,7 @@ def test_connections_that_never_last_for_a_portion_end_the_job_by_name(monkeypat
         assert cuts.address.removeprefix("tcp://") in why
 
 
+@pytest.mark.jobs
 def test_a_tokens_input_that_its_holder_does_not_know_of_ends_the_wait_and_a_share_of_a_sum_is_waited_for():
     with ExitStack() as stack:
         couriers = Couriers(stack, deadline_s=SOON_S)

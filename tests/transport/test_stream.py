@@ -89,6 +89,7 @@ class Course:
         assert not len(self.outflow)
 
 
+@pytest.mark.jobs
 @pytest.mark.parametrize("size_bytes", [1, WINDOW_BYTES])  # all may be on their way at once; one alone
 def test_every_course_takes_each_item_once_in_order_and_ends_with_all(size_bytes):
     begin = Course(size_bytes)

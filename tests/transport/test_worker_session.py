@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from nalb.reporting.record import read_timeline
 from nalb.services.exchange.planes import AGENTS
 from nalb.settings import from_environment
@@ -16,6 +18,7 @@ RANKS = 3
 TOY = Path(__file__).parent / "toy_plane.py"
 
 
+@pytest.mark.jobs
 def test_a_plane_on_plain_sockets_is_planned_measured_and_recorded(tmp_path):
     coordinator, *ports = free_ports(1 + RANKS)
     environment = {

@@ -138,6 +138,7 @@ def programs_of(alphabet, most):
     return ["".join(calls) for length in range(most + 1) for calls in itertools.product(alphabet, repeat=length)]
 
 
+@pytest.mark.jobs
 def test_two_workers_in_every_order_of_messages():
     states = [explore(pair) for pair in itertools.combinations_with_replacement(programs_of("Pxy", 2), 2)]
     assert sum(states) > 10_000

@@ -1,6 +1,7 @@
 """A job's iterations with `--precision auto`, from the agents' messages to the coordinator's plans."""
 
 import numpy as np
+import pytest
 
 from nalb.events import AbortEvent, IterationEvent, LayoutEvent, PlanEvent, ReadyEvent
 from nalb.failures import Cause
@@ -76,6 +77,7 @@ class Agents:
         return [one for one in self.state.events if isinstance(one, kind)]
 
 
+@pytest.mark.jobs
 def test_a_job_begins_whole_and_lowers_what_binds():
     agents = Agents()
     told = [agents.iterate(SLOW_BYTES_PER_S) for _ in range(80)]

@@ -67,6 +67,7 @@ def whole(job):
     return Precisions.all_in(STEPS[0], job.planner.nodes.nodes)
 
 
+@pytest.mark.jobs
 def test_what_binds_is_lowered_and_the_plan_tells_each_rank():
     job = Job(SLOW)
     whole_s = job.run(3)[-1]
@@ -90,6 +91,7 @@ def test_equal_fast_links_under_computing_stay_whole():
     assert job.cuts == 1
 
 
+@pytest.mark.jobs
 def test_precisions_follow_links_that_change_and_go_back():
     job = Job(FAST, hidden_s=0.2, other_s=0.3)
     job.run(5)
@@ -114,6 +116,7 @@ def test_a_pause_of_the_script_changes_nothing():
         assert (job.chosen, job.cuts) == (chosen, cuts)
 
 
+@pytest.mark.jobs
 def test_noise_changes_nothing_again_and_again():
     """Rates that vary by 10 % around a network on the edge of a step: hardly a change in 60 iterations."""
     random = np.random.default_rng(0)

@@ -210,6 +210,7 @@ def test_what_was_computed_is_told_for_every_iteration_and_token_by_token_ever_m
     assert all(0 <= row.given_us < row.done_us <= 1e6 * first.iteration_s + 1 for row in first.rows)
 
 
+@pytest.mark.jobs
 def test_the_shape_is_told_with_its_reason():
     job = Job()
     train(job, 6)
