@@ -143,7 +143,7 @@ def _judge_ends(
     """
     speed = np.divide(carried, active, out=np.zeros_like(carried), where=active >= rules.speed_part)
     seen = speed if is_inner is None else np.where(is_inner[:, np.newaxis], _mean_speed(carried, active, speed), speed)
-    is_full = [(rate >= least)[end] for rate, least, end in zip(of_end, full, ends, strict=True)]
+    is_full = np.array([(rate >= least)[end] for rate, least, end in zip(of_end, full, ends, strict=True)])
     gets_most = [speed >= rules.fastest_part * _highest(seen, end, of_end.shape[1])[end] for end in ends[:2]]
     gets_most += [np.ones(speed.shape, dtype=np.bool_) for _ in ends[2:]]  # speeds on an uplink say nothing
     is_witness = active >= rules.witness_part
@@ -168,7 +168,7 @@ def _judge_ends(
         proven |= _proven(explains, left & (witnesses == witnesses.max(axis=0)), ends, of_end.shape[1], rules)
     count = proven.sum(axis=-1)
     capacity = np.where(count >= rules.fewest_cells, (of_end * proven).sum(axis=-1) / np.maximum(count, 1), np.nan)
-    return capacity, is_witness & ~np.any(is_full, axis=0), np.array(is_full)
+    return capacity, is_witness & ~is_full.any(axis=0), is_full
 
 
 def _proven(explains: Mask, may_explain: Mask, ends: Sequence[Ints], nodes: int, rules: Rules) -> Mask:
@@ -236,13 +236,13 @@ def _slower_by_queue(
     One pair alone may be capped.
     """
     _, nodes, cells = of_end.shape
-    after, cell, way_of = _after_best(of_end, rules), np.arange(rules.cells), np.arange(2)[:, np.newaxis]
+    after, cell, way_of = _after_best(of_end, rules), np.arange(cells), np.arange(2)[:, np.newaxis]
     is_late, length = cell >= after[..., np.newaxis], np.maximum(cells - after, 1)
     was_best = ~is_late & (cell >= after[..., np.newaxis] - rules.best_cells)
     late = np.where(is_late[way_of, ends], waits, 0.0).sum(axis=-1) / length[way_of, ends]
     more = rules.full_part * late - np.where(was_best[way_of, ends], active, 0.0).sum(axis=-1) / rules.best_cells
     is_busy = (busy * is_late).sum(axis=-1) >= rules.witness_part * length
-    is_enough = (of_end * is_late).sum(axis=-1) >= np.array([_few_bytes(one, rules) for one in of_end])
+    is_enough = (of_end * is_late).sum(axis=-1) >= _few_bytes(of_end, rules)
     is_left = may_be & is_busy & is_enough & (cells - after >= rules.fewest_cells)
     found, left = np.zeros_like(after), np.ones(len(pair), dtype=np.bool_)
     while True:
@@ -258,9 +258,9 @@ def _slower_by_queue(
 
 
 def _few_bytes(of_end: Floats, rules: Rules) -> Floats:
-    """Bytes of each end that may be left over when others have ended, shape (N,). of_end: bytes a cell, shape (N, cells)."""
-    carried = of_end.sum(axis=1)
-    usual = carried.sum() / max(1, np.count_nonzero(carried))
+    """Bytes of each end that may be left over when others have ended, shape (..., N). of_end: a cell, shape (..., N, cells)."""
+    carried = of_end.sum(axis=-1)
+    usual = carried.sum(axis=-1, keepdims=True) / np.maximum(1, np.count_nonzero(carried, axis=-1, keepdims=True))
     return np.asarray(np.maximum(carried, usual) * rules.fewest_cells / rules.cells)
 
 

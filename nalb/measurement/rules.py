@@ -48,8 +48,8 @@ class Rules:
     waiting_part: float = 0.5
     # Part of an end's bytes since then. The end became slower within the iteration if pairs that are held back carry more. Choice.
     slowed_part: float = 0.5
-    # Whether an end that carries less while more messages wait for it became slower. Networks that change within an iteration,
-    # changing 560 to 577 with noise: 1.034 of what counts.
+    # Whether an end that carries less while more waits for it became slower. Networks that change within an iteration need it:
+    # changing 560 to 577 with noise, 1.034.
     queues_show_slower: bool = True
     # Whether a full end is proven only by witnesses that no other end may explain. Worth 1.048, 1.737.
     proof_by_one_end: bool = True
