@@ -89,6 +89,7 @@ def test_what_an_unfinished_run_left_goes_and_what_it_did_not_stays(tmp_path, co
     (left / "logs").mkdir(parents=True)
     (left / "samples.jsonl").write_text("{}\n")
     (left / "run.json.part").touch()
+    (left / "about.json").write_text("{}\n")
     with pytest.raises(JobError, match="the same command goes on from here"):
         list(finish_all("fig0", tmp_path, [comparison]))
     assert not left.exists()
@@ -106,6 +107,7 @@ def test_what_unfinished_trainings_left_goes_and_what_they_did_not_stays(tmp_pat
     (left / "lbb" / "logs").mkdir(parents=True)
     (left / "lbb" / "samples.jsonl").write_text("{}\n")
     (left / "batching.json.part").touch()
+    (left / "lbb" / "about.json").write_text("{}\n")
     with pytest.raises(JobError, match="the same command goes on from here"):
         compare_batchings(left, comparison.network, "off,lbb", 1, "cnn", 8)
     assert not left.exists()

@@ -12,12 +12,20 @@ from pathlib import Path
 from nalb.errors import InputError, JobError, NalbError
 from nalb.launch.processes import die_with_parent
 from nalb.launch.supervisor import print_line
+from nalb.reporting.about_file import ABOUT
 from nalb.reporting.record import Record, read_record
 from nalb.reporting.run_file import PART, read_run
 from netem.network_file import load_network
 
 # the files that a run leaves when it ends early, beside its observers' sockets
-LEFT_UNFINISHED = {"samples.jsonl", "logs", "gloo", f"run.json{PART}", f"batching.json{PART}"}
+LEFT_UNFINISHED = {
+    "samples.jsonl",
+    "logs",
+    "gloo",
+    *(f"{ABOUT}{end}" for end in ("", PART)),
+    f"run.json{PART}",
+    f"batching.json{PART}",
+}
 
 
 @dataclass(frozen=True)
