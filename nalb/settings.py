@@ -203,9 +203,18 @@ def silence_of(environ: Mapping[str, str]) -> float:
 
     If the deadline is no number, the default counts; the process itself refuses such a value.
     """
+    return SILENCE * _seconds(environ, "NALB_DEADLINE_S", DEADLINE_S)
+
+
+def startup_of(environ: Mapping[str, str]) -> float:
+    """The startup_s of a process with this environment, likewise."""
+    return _seconds(environ, "NALB_STARTUP_S", STARTUP_S)
+
+
+def _seconds(environ: Mapping[str, str], variable: str, default_s: float) -> float:
     with suppress(ValueError):
-        return SILENCE * float(environ.get("NALB_DEADLINE_S") or DEADLINE_S)
-    return SILENCE * DEADLINE_S
+        return float(environ.get(variable) or default_s)
+    return default_s
 
 
 def batch_maxima(text: str | None, workers: int, where: str) -> tuple[int, ...] | None:

@@ -7,6 +7,7 @@ in `__post_init__`, by a ValueError whose message begins with the field and ends
 import re
 import sys
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -31,10 +32,17 @@ def read_text(path: str | Path, kind: str, form: str = "TOML") -> str:
     A byte order mark at its beginning, as editors on Windows write, is no part of the text.
     """
     try:
-        return Path(path).read_text(encoding="utf-8-sig")
+        return _read_once(Path(path)) if Path(path).is_fifo() else _read(Path(path))
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise InputError(f"{path}: cannot be read ({reason}): give a {kind} in {form}") from None
+
+
+def _read(path: Path) -> str:
+    return path.read_text(encoding="utf-8-sig")
+
+
+_read_once = cache(_read)  # a pipe, as of <(...), is empty for whoever reads it again
 
 
 def parse(text: str, source: str) -> dict[str, Any]:

@@ -93,7 +93,7 @@ def bandwidth_us(cores: float | None, least_run_us: int = RUN_US) -> tuple[int |
 def hierarchies(mounts: Path = Path("/proc/self/mounts")) -> list[Hierarchy]:
     """The mounted hierarchies with a cpu controller. Only one has it at a time, but it may be mounted several times."""
     found = []
-    for line in mounts.read_text(encoding="utf-8").splitlines():
+    for line in mounts.read_text(encoding="utf-8", errors="surrogateescape").splitlines():
         _, target, kind, options = line.split()[:4]
         root = Path(target)
         if kind == "cgroup" and "cpu" in options.split(","):

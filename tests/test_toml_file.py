@@ -1,5 +1,7 @@
 """Files from users: their text, and what is said of a place within tables of tables."""
 
+import os
+import threading
 from typing import Annotated
 
 import pytest
@@ -44,3 +46,11 @@ def test_a_place_is_named_with_all_its_keys(text: str, says: str) -> None:
     with pytest.raises(InputError) as caught:
         toml_file.convert(toml_file.parse(text, "f"), Whole, "f")
     assert str(caught.value) == f"f: {says}"
+
+
+def test_a_pipe_is_read_as_often_as_it_is_asked_for(tmp_path):
+    """As of `--hosts <(...)`, which a command reads more than once."""
+    os.mkfifo(pipe := tmp_path / "pipe")
+    writer = threading.Thread(target=pipe.write_text, args=("low = 1\n",), daemon=True)
+    writer.start()
+    assert [toml_file.read_text(pipe, "file") for _ in range(2)] == ["low = 1\n"] * 2

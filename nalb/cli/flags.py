@@ -101,7 +101,14 @@ def command_of(args: argparse.Namespace, example: str) -> tuple[str, ...]:
     starts_here = args.hosts is None and not getattr(args, "print_env", False)
     if starts_here and shutil.which(words[1]) is None:
         raise InputError(f"COMMAND {words[1]!r} is not a program here: give a path, or a name on PATH")
+    if args.hosts is not None and (unfit := [word for word in words if not is_text(word)]):
+        raise InputError(f"COMMAND: {unfit[0]!r} is not UTF-8 text, and goes to the hosts as text: rename the file")
     return words[1:]
+
+
+def is_text(word: str) -> bool:
+    """Whether a word of the command line is UTF-8 text: bytes that are not stand as surrogates in it."""
+    return word.encode("utf-8", "replace").decode() == word
 
 
 def encryption_of(args: argparse.Namespace, leaves_here: bool) -> Encryption:
@@ -120,7 +127,9 @@ def framework_of(args: argparse.Namespace, command: Sequence[str]) -> str:
 def add_framework_flag(parser: argparse.ArgumentParser) -> None:
     """Add the flag for what the workers train with."""
     parser.add_argument(
-        "--framework", choices=FRAMEWORKS, help="what trains (default: the one that the workers' Python has)"
+        "--framework",
+        choices=FRAMEWORKS,
+        help="what trains (default: the one that the workers' Python has; replays and --train: mxnet)",
     )
 
 

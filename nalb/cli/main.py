@@ -7,6 +7,7 @@ import argparse
 import importlib
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import NoReturn
 
 from nalb import __version__
@@ -139,14 +140,19 @@ def run(argv: Sequence[str] | None = None) -> int:
         discard_output()
         return 0
     except NalbError as error:
-        print(f"{command}: {error}", file=sys.stderr)
+        _tell(f"{command}: {error}")
         return error.exit_code
     except MemoryError:
-        print(f"{command}: no memory is left: free memory, or raise ulimit -v", file=sys.stderr)
+        _tell(f"{command}: no memory is left: free memory, or raise ulimit -v")
         return MachineError.exit_code
     except KeyboardInterrupt:
-        print(f"{command}: interrupted", file=sys.stderr)
+        _tell(f"{command}: interrupted")
         return 130
+
+
+def _tell(line: str) -> None:
+    with suppress(OSError):  # nobody reads it, or the disk is full: the exit code still tells
+        print(line, file=sys.stderr)
 
 
 if __name__ == "__main__":

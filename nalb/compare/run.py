@@ -28,6 +28,7 @@ from nalb.planning.precisions import ASKED
 from nalb.process.own_program import own_argv
 from nalb.reporting.batching_file import BatchingFile, write_batchings
 from nalb.reporting.parallel_file import ParallelFile, write_parallels
+from nalb.reporting.record import values_bytes
 from nalb.reporting.run_file import RunFile, write_run
 from nalb.schemes import AUTO, STOCK
 from nalb.tokens.policies import MODEL_PARALLEL
@@ -87,7 +88,8 @@ class CompareRequest:
     @property
     def training(self) -> str:
         """What trains, for people."""
-        return self.train or " ".join(word if word.startswith("-") else os.path.basename(word) for word in self.command)
+        words = (word if word.startswith("-") else os.path.basename(word) for word in self.command)
+        return self.train or " ".join(words).encode("utf-8", "replace").decode()  # names of files need not be UTF-8
 
     @property
     def training_program(self) -> Program:
@@ -270,7 +272,7 @@ def _train_once(request: CompareRequest, variant: Variant, number: int, series: 
         for event in job.follow():
             if isinstance(event, LayoutEvent) and not model_bytes:
                 series.begin(event.at_s)
-                model_bytes = event.model_bytes
+                model_bytes = values_bytes(event)
             if isinstance(event, IterationEvent):
                 series.add(event)
                 progress.iteration(event)

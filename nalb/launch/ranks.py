@@ -32,7 +32,7 @@ def torch_program(command: Sequence[str]) -> Program:
         lambda: None,
         lambda options: not options.is_pure,
         "call init_process_group('nalb')",
-        "what goes by gloo: weights when DDP starts, small sums, broadcasts",
+        "what goes by gloo: weights when DDP starts, the first iterations' gradients, small sums, broadcasts",
     )
 
 

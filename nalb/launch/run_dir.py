@@ -10,7 +10,9 @@ from nalb.events import AnyEvent, encode_line
 from nalb.process.line_file import LineFile
 from nalb.transport.observer_door import SOCKET_PATH_BYTES
 
-SIGNS_OF_A_RUN = ("samples.jsonl", "run.json", "batching.json", "logs", "checkpoints")  # each run leaves one at least
+SAMPLES = "samples.jsonl"
+# each run leaves one at least, or its trainings leave their samples in folders of their own
+SIGNS_OF_A_RUN = (SAMPLES, "run.json", "batching.json", "parallel.json", "logs", "checkpoints")
 
 
 def make_run_dir(out: str | None) -> Path:
@@ -23,7 +25,7 @@ def make_run_dir(out: str | None) -> Path:
         path = path.absolute()
         if not out:
             return _new_folder(path)
-        if any((path / name).exists() for name in SIGNS_OF_A_RUN):
+        if any((path / name).exists() for name in SIGNS_OF_A_RUN) or any(path.glob(f"*/{SAMPLES}")):
             raise InputError(f"{path} already holds a run: choose another --out")
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -11,6 +11,7 @@ import os
 import shlex
 import subprocess
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -30,11 +31,16 @@ from nalb.options import DECLARED
 from nalb.process.exhaustion import explained
 from nalb.process.guardian import mark
 from nalb.process.own_program import own_argv
+from nalb.settings import startup_of
 from nalb.transport.keys import NodeKeys
 from nalb.transport.observer_relay import Relay
 
 CONNECT_S = 10
 ENTER_S = 2.0 * CONNECT_S  # the limit for connecting to a host and logging in
+LOGINS_MOST = (
+    8  # at once: an sshd drops some of more than 10 (MaxStartups), also where it is the way to all hosts (ProxyJump)
+)
+LOOK_S = 0.05  # between looks at those that log in
 # A host that vanishes is noticed after 9 s. TCP doubles its wait with each packet that is lost, so a connection may be silent for
 # twice as long as its link was gone: 4 s do no harm.
 ALIVE_INTERVAL_S, ALIVE_COUNT = 1, 8
@@ -111,7 +117,7 @@ def unreachable(hosts: Sequence[Host]) -> set[str]:
             return True
         return probe.returncode != 0
 
-    with explained("ssh to every host at once"), ThreadPoolExecutor(max(1, len(hosts))) as pool:
+    with explained("ssh to the hosts"), ThreadPoolExecutor(LOGINS_MOST) as pool:
         return {host.name for host, failed in zip(hosts, pool.map(fails, hosts), strict=True) if failed}
 
 
@@ -153,19 +159,35 @@ class RemoteProcess(LocalProcess):
         """relay: takes the frames for observers, where the process is the coordinator."""
         super().__init__(spec, popen)
         self._host, self._relay, self._parts = host, relay, b""
-        self._is_ready = self._is_stopped = False
+        self._is_ready = self._is_stopped = self._is_late = False
+        self._begun_s, self._startup_s = time.monotonic(), startup_of(spec.environment)
         self._returncode: int | None = None
 
     def poll(self) -> Ending | None:
         """The ending of the process on the host, as its agent reported it, or the ending of the connection; None before both."""
         code = self.popen.poll()
+        if code is None and not self._is_late and not self._is_ready and self._waited_s() > self._startup_s:
+            self._is_late = True
+            self.kill()
         if code is None or not self.is_read:  # the agent's report may still be in the pipe
             return None
         if self._returncode is not None:
             return ending_of(self._returncode)
+        if self._is_late:
+            address, limit_s = self._host.address, self._startup_s
+            return Ending(
+                1, f"did not start: no agent answers at {address} within {limit_s:g} s: does a login there hang?"
+            )
         if self._is_ready:
             return Ending(CONNECTION_LOST, f"lost its ssh connection to {self._host.address}, or its agent there")
         return Ending(code or 1, f"did not start: {why_no_answer(self._host, code)}")
+
+    def logs_in(self) -> bool:
+        """Whether its ssh may still be at its login: the agent has not answered, and a login may take so long."""
+        return not self._is_ready and self.popen.poll() is None and self._waited_s() < ENTER_S
+
+    def _waited_s(self) -> float:
+        return time.monotonic() - self._begun_s
 
     def stopped_at(self) -> int | None:
         """0 where the agent last reported that the process is stopped, else None; the agent reports no CPU time."""
@@ -247,7 +269,9 @@ class RemoteJob(Job):
         super().__exit__(kind, error, trace)
 
     def start(self, spec: ProcessSpec) -> RemoteProcess:
-        """Start an ssh client and send the agent its order. Raises MachineError where there is no ssh client."""
+        """Start an ssh client and send the agent its order, once few others log in. Raises MachineError without an ssh client."""
+        while sum(child.logs_in() for child in self.children if isinstance(child, RemoteProcess)) >= LOGINS_MOST:
+            time.sleep(LOOK_S)
         host = self._hosts.host(spec.node)
         environment = environment_for_ssh()
         keys = self._keys[spec.node].text() if self._keys else None

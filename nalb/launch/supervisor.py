@@ -67,12 +67,12 @@ class Job:
         tell: Callable[[AnyEvent], None] = lambda _: None,  # takes events of the processes' starts and ends
         joining: str = "",  # what the command must do on every worker to join the job
         is_whole: bool = True,  # whether these are all processes of the job
-        secrets_dir: Path | None = None,  # goes with the job, even if this process is killed
+        with_it: Sequence[Path] = (),  # files and folders that go with the job, even if this process is killed
     ):
         self._specs, self._wrap, self._inherited, self._log_dir = specs, wrap, inherited, log_dir
         self._show, self._has_joined, self._check = show, has_joined, check
         self._show_unfinished, self._moment, self._tell, self._joining = show_unfinished, moment, tell, joining
-        self._is_whole, self._secrets_dir = is_whole, secrets_dir
+        self._is_whole, self._with_it = is_whole, with_it
         self._print_lock = threading.Lock()
         self._reading_error: Exception | None = None
         self._workers_ended_s: float | None = None
@@ -92,7 +92,7 @@ class Job:
         except OSError as error:
             raise MachineError(f"{self._log_dir}: {error.strerror}: choose another --out") from None
         raise_file_limit()
-        self._guardian = self._stack.enter_context(JobGuardian(self.id, self._secrets_dir))
+        self._guardian = self._stack.enter_context(JobGuardian(self.id, self._with_it))
         self._descent = self._stack.enter_context(Descent())
         try:
             for spec in self._specs:

@@ -132,13 +132,14 @@ class Venue(ABC):
         relay = None if order.peer or (has_coordinator and self.is_here) else Relay(address, samples, len(specs))
         source = relay or (order.peer(address) if order.peer else Observer(address, order.may_miss))
         watch = Watch(self.stack.enter_context(source))
+        keys_dir = own_keys_dir(order.encryption, order.run_dir)
         more: dict[str, Any] = {
             "log_dir": order.run_dir / "logs" / order.name,
             "show": order.show,
             "show_unfinished": order.show_unfinished,
             "has_joined": watch.has_joined if has_coordinator and order.program.is_joined(order.options) else None,
             "joining": order.program.joining,
-            "secrets_dir": own_keys_dir(order.encryption, order.run_dir) if self.is_here else None,
+            "with_it": [order.run_dir / name, *([keys_dir] if self.is_here and keys_dir is not None else [])],
         }
         if has_coordinator:
             more |= {"moment": watch.moment} | ({} if self.is_here else {"relay": relay})

@@ -37,9 +37,9 @@ class Cores:
 
 def quota_files(proc: Path = PROC) -> list[Path]:
     """The files of this process's control groups, from its own up to the root, that may limit its CPU time."""
-    group_of = dict(line.split(":", 2)[1:] for line in (proc / "cgroup").read_text(encoding="utf-8").splitlines())
+    group_of = dict(line.split(":", 2)[1:] for line in _lines(proc / "cgroup"))
     found: list[Path] = []
-    for line in (proc / "mountinfo").read_text(encoding="utf-8").splitlines():
+    for line in _lines(proc / "mountinfo"):
         mount, _, source = line.partition(" - ")
         (root, target), (kind, *_, options) = mount.split()[3:5], source.split()  # a mount's source may be empty
         if kind == "cgroup2":
@@ -53,6 +53,12 @@ def quota_files(proc: Path = PROC) -> list[Path]:
             own = Path(group).relative_to(root)
             found += [Path(target, folder, name) for folder in (own, *own.parents)]
     return [file for file in dict.fromkeys(found) if file.exists()]
+
+
+def _lines(file: Path) -> list[str]:
+    return file.read_text(
+        encoding="utf-8", errors="surrogateescape"
+    ).splitlines()  # names of mount points need not be UTF-8
 
 
 def read_quota(file: Path) -> float:

@@ -5,7 +5,8 @@ becomes the subreaper's own child (Descent). So all are found by descent, whatev
 
 Descent is lost when the subreaper ends. So every process of a job also has NALB_JOB=JOB:SLUG in its environment, and hands it to
 whatever it starts. A guardian, which is a process of its own, holds the read end of a pipe. If the pipe ends without `done`, the
-launcher is dead, and the guardian kills all processes that carry the job's mark, and removes the keys made for the job.
+launcher is dead. The guardian then kills all processes that carry the job's mark, and removes what must not outlive the job: keys
+made for it, and its socket for observers.
 
 Choice not taken: killing by process group. By then the group's id may be another group's, and daemons leave their group.
 """
@@ -18,7 +19,7 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -155,9 +156,9 @@ def _prctl(option: int, argument: object) -> None:
 class JobGuardian:
     """The launcher's side of the guardian: a context manager around the life of a job."""
 
-    def __init__(self, job: str, secrets_dir: Path | None = None):
-        """secrets_dir: a folder that the guardian removes where the launcher is killed."""
-        self._argv = [job] if secrets_dir is None else [job, str(secrets_dir)]
+    def __init__(self, job: str, with_it: Sequence[Path] = ()):
+        """with_it: files and folders that the guardian removes where the launcher is killed."""
+        self._argv = [job, *map(str, with_it)]
 
     def __enter__(self) -> "JobGuardian":
         self._guardian = daemon.Guardian(own_argv("nalb.process.guardian", *self._argv), "the job's guardian")
@@ -176,11 +177,13 @@ class JobGuardian:
 
 
 def main(argv: list[str]) -> int:
-    """Wait for the launcher's end. Unless it said `done`, end the job and remove its secrets: argv is [job, folder]."""
+    """Wait for the launcher's end. Unless it said `done`, end the job and remove what goes with it: argv is [job, path, ...]."""
     if sys.stdin.buffer.read().splitlines() != [b"done"]:
         kill_marked(argv[0])
-        for folder in argv[1:]:
-            shutil.rmtree(folder, ignore_errors=True)
+        for path in map(Path, argv[1:]):
+            shutil.rmtree(path, ignore_errors=True)
+            with suppress(OSError):  # it was a folder, or the job had not made it yet
+                path.unlink()
     return 0
 
 

@@ -26,6 +26,7 @@ from nalb.events import (
     TokensEvent,
     TokenShapeEvent,
 )
+from nalb.planning.slices import size_bytes, value_dtype
 from nalb.reporting.run_file import LONGEST_S, RunFile, SchemeResult, read_events, read_run
 from nalb.units import GOODPUT_PART
 
@@ -180,8 +181,15 @@ def _run_of(timeline: Timeline) -> RunFile:
         for scheme, own in timeline.steps.items()
     }
     bound_s = next((step.event.bound_s for step in steps if step.event.bound_s is not None), math.nan)
-    model_bytes = 0 if layout is None else layout.model_bytes
+    model_bytes = 0 if layout is None else values_bytes(layout)
     return RunFile("", "launch", len(timeline.nodes), model_bytes, bound_s, results)
+
+
+def values_bytes(layout: LayoutEvent) -> int:
+    """The bytes of all values that a script sums in an iteration, in whatever precision they travel."""
+    if layout.tensors is None:
+        return layout.model_bytes
+    return sum(size_bytes(elements, value_dtype(dtype)) for _, elements, dtype, _ in layout.tensors)
 
 
 def read_timeline(run_dir: Path) -> Timeline:
@@ -234,13 +242,13 @@ def _check_step(step: Step, nodes: list[str], where: str) -> None:
     for value in (*event.communication_s.values(), event.bound_s or 0.0):
         if not 0 <= value <= LONGEST_S:
             raise InputError(f"{where}: a time of {value:g} s; restore the file, or remove it")
-    for source, target, _, size_bytes, start_us, end_us in step.rows:
+    for source, target, _, sent_bytes, start_us, end_us in step.rows:
         if not (0 <= source < len(nodes) and 0 <= target < len(nodes)):
             raise InputError(f"{where}: samples name node {max(source, target)} of {len(nodes)}; restore the file")
         in_time = -LONGEST_US <= start_us <= end_us <= LONGEST_US
-        if not (in_time and 0 <= size_bytes <= LARGEST_BYTES):
+        if not (in_time and 0 <= sent_bytes <= LARGEST_BYTES):
             raise InputError(
-                f"{where}: a sample of {size_bytes} bytes from {start_us} to {end_us} us; restore the file"
+                f"{where}: a sample of {sent_bytes} bytes from {start_us} to {end_us} us; restore the file"
             )
 
 

@@ -9,7 +9,7 @@ import pytest
 import nalb
 from nalb.cli import doctor
 from nalb.cli.main import SUBCOMMANDS, run
-from nalb.errors import MachineError
+from nalb.errors import InputError, MachineError
 from tests.reporting.runs import write_fake_run
 
 
@@ -26,6 +26,12 @@ def test_a_lack_of_memory_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: p
     monkeypatch.setattr(doctor, "main", fail)
     assert run(["doctor"]) == MachineError.exit_code
     assert capsys.readouterr().err == "nalb doctor: no memory is left: free memory, or raise ulimit -v\n"
+
+
+@pytest.mark.parametrize("nobody", ["2>/dev/full", "2>&1 | true; exit ${PIPESTATUS[0]}"])
+def test_the_exit_code_tells_where_nobody_reads(nobody: str) -> None:
+    command = f"{sys.executable} -m nalb.cli.main launch --local 0 -- true {nobody}"
+    assert subprocess.run(["bash", "-c", command]).returncode == InputError.exit_code
 
 
 @pytest.fixture(scope="module")

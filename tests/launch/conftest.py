@@ -170,7 +170,7 @@ class Launched:
             time.sleep(0.05)
         entries = self.run_dir.iterdir() if self.run_dir.exists() else ()  # a fault may come before it is made
         names = {path.name for path in entries if not path.name.startswith("restart-")}
-        assert names <= {"about.json", "logs", "samples.jsonl", "observers", "checkpoints"}, names
+        assert names <= {"about.json", "logs", "samples.jsonl", "checkpoints"}, names
         assert list(self._temporary.iterdir()) == []
 
     def destroy(self) -> None:

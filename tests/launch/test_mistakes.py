@@ -70,6 +70,10 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, s
             ["--local", "2", "--parallel", "fela", "--scheme", "joint", "--", "true"],
             "leave out --batching and --scheme joint",
         ),
+        (
+            ["--hosts", "x", "--", "true", "caf\udce9"],
+            "COMMAND: 'caf\\udce9' is not UTF-8 text, and goes to the hosts as",
+        ),
         (["--hosts", "nowhere.toml", "--", "true"], "nowhere.toml: cannot be read (No such file or directory)"),
     ],
 )
@@ -80,8 +84,10 @@ def test_refused_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str], arg
     assert says in line
 
 
-@pytest.mark.parametrize("left", ["run.json", "logs", "checkpoints"])  # a run on hosts leaves logs alone
+# a run on hosts leaves logs alone, and a comparison of batchings that was killed the samples of its trainings
+@pytest.mark.parametrize("left", ["run.json", "parallel.json", "logs", "checkpoints", "lb-bsp/samples.jsonl"])
 def test_a_run_directory_that_holds_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str], left: str) -> None:
+    (tmp_path / left).parent.mkdir(exist_ok=True)
     (tmp_path / left).touch()
     code, line = refusal(capsys, "--out", str(tmp_path), "--local", "1", "--", "true")
     assert code == 2

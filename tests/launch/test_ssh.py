@@ -21,6 +21,9 @@ from pyroute2 import IPRoute
 from nalb.errors import MachineError
 from nalb.events import IterationEvent, LayoutEvent, ReadyEvent
 from nalb.failures import Cause, Phase
+from nalb.launch.hosts import load_hosts
+from nalb.launch.roles import ProcessSpec
+from nalb.launch.ssh import RemoteJob, unreachable
 from nalb.reporting.run_file import read_events, read_run
 from netem import build, namespaces, qdiscs, rootless, wires
 from netem.emulation import Emulation, network_up
@@ -320,6 +323,37 @@ def set_link(emulation: Emulation, name: str, state: str) -> None:
         netlink.link("set", index=build.interface_index(netlink, name), state=state)
 
     namespaces.with_netlink(emulation.hub_namespace(), change)
+
+
+def test_a_login_that_hangs_is_named(cluster: Cluster, launch: Launch, tmp_path: Path) -> None:
+    """ssh itself would wait without a limit, since the host answers."""
+    defaults = "[defaults.environment]\nNALB_STARTUP_S = '5'\n[[hosts]]"
+    text = cluster.hosts_file.read_text().replace("[[hosts]]", defaults, 1)
+    (tmp_path / "hosts.toml").write_text(f"{text}port = {OTHER_SSHD_PORT}\n")  # of b
+    with ExitStack() as stack:
+        options = ("-o", "ForceCommand=sleep 12")
+        start_sshd(stack, cluster.emulation, "b", cluster.folder, OTHER_SSHD_PORT, options)
+        job = launch("--hosts", str(tmp_path / "hosts.toml"), "--", *STEPS, wrap=at_hub(cluster.emulation))
+        assert job.end(START_LIMIT_S)[0] == 1, job.output
+    says = f"did not start: no agent answers at {cluster.emulation.address('b')} within 5 s: does a login there hang?"
+    assert says in job.failure().detail
+    job.assert_nothing_left(within_s=0)
+
+
+def test_many_hosts_behind_one_sshd_are_entered_a_few_at_a_time(cluster: Cluster, tmp_path: Path) -> None:
+    """An sshd drops some logins of many at once; this one drops all above ten."""
+    (tmp_path / "hosts.toml").write_text(f"{cluster.hosts_file.read_text()}port = {OTHER_SSHD_PORT}\n")  # of b
+    hosts = load_hosts(tmp_path / "hosts.toml")
+    workers = [ProcessSpec("b", "worker", ("true",), {}) for _ in range(24)]
+
+    def work() -> set[str]:
+        with RemoteJob(workers, hosts, {}, log_dir=tmp_path / "logs") as job:
+            job.wait()
+        return unreachable([hosts.host("b")] * 24)
+
+    with ExitStack() as stack:
+        start_sshd(stack, cluster.emulation, "b", cluster.folder, OTHER_SSHD_PORT, ("-o", "MaxStartups=10:100:10"))
+        assert namespaces.inside(cluster.emulation.hub_namespace(), work) == set()
 
 
 @pytest.mark.parametrize(

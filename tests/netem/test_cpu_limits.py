@@ -45,7 +45,9 @@ def test_hierarchies_are_found_in_the_mounts(tmp_path: Path):
     mounts = tmp_path / "mounts"
     mounts.write_text(
         "cgroup /a cgroup rw,cpuset 0 0\ncgroup /b cgroup rw,cpu,cpuacct 0 0\n"
-        f"none /c cgroup2 rw 0 0\nnone {tmp_path} cgroup2 rw 0 0\n"
+        f"none /c cgroup2 rw 0 0\nnone {tmp_path} cgroup2 rw 0 0\nnone /media/caf\udce9 vfat rw 0 0\n",
+        "utf-8",
+        "surrogateescape",
     )
     assert cgroups.hierarchies(mounts) == [cgroups.Hierarchy(1, Path("/b")), cgroups.Hierarchy(2, tmp_path)]
 

@@ -11,7 +11,7 @@ def proc_of(folder: Path, groups: str, mounts: list[str]) -> Path:
     """What /proc/self would show of a process in these groups."""
     (folder / "proc").mkdir()
     (folder / "proc/cgroup").write_text(groups)
-    (folder / "proc/mountinfo").write_text("".join(f"{line}\n" for line in mounts))
+    (folder / "proc/mountinfo").write_text("".join(f"{line}\n" for line in mounts), "utf-8", "surrogateescape")
     return folder / "proc"
 
 
@@ -38,6 +38,7 @@ def test_a_container_that_sees_only_its_own_group(tmp_path):
         f"30 23 0:26 /docker/x {tmp_path} rw - cgroup none rw,cpu,cpuacct",
         "31 23 0:27 / /nowhere rw - ext4 none rw",
         "32 23 0:28 / /tmp rw - tmpfs  rw",  # mounted without a source
+        "33 23 0:29 / /media/caf\udce9 rw - vfat none rw",  # a byte that is not UTF-8
     ]
     proc = proc_of(tmp_path, "4:cpu,cpuacct:/docker/x\n3:cpuset:/docker/x\n", mounts)
     assert quota_files(proc) == [own]
