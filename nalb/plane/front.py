@@ -242,6 +242,7 @@ class Front:
 
     def _place_in_ring(self, is_last: bool) -> RingSum:
         with self._news:
+            self._wait(lambda: True)
             ring = self._rings[-1]
             ring.left += 1
             if is_last:
@@ -295,7 +296,7 @@ class Front:
         self._tensors = [(spec.elements, np.dtype(sum_dtype(spec.dtype))) for spec in specs]
         for first in range(0, len(specs), TENSORS_OF_A_PACKET):
             part = specs[first : first + TENSORS_OF_A_PACKET]
-            self._send(o.TensorList(part, first + len(part) == len(specs)))
+            self._send(o.TensorList(part, first + len(part) == len(specs), self._calls))
 
     def _break_off(self) -> None:
         """End the iteration under way with the sums begun so far, and wait for them."""

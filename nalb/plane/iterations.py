@@ -162,6 +162,7 @@ class RankIterations:
             registration = self._protocol.register(self._tensors, self._precision)
             m.require_fit(registration)
             self._client.send(registration)
+            self._client.note(calls=order.calls)
             self._is_registered, self._cut = True, None
             self._last_end_s = 0.0  # what came between is no part of an iteration
 

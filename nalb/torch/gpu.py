@@ -63,7 +63,7 @@ class GpuSums:
         def summed(elements: int) -> None:
             nonlocal copied
             pinned[copied:elements].copy_(shared[copied:elements])
-            with self._cuda.stream(self._stream), torch.inference_mode(tensor.is_inference()):
+            with self._cuda.stream(self._stream), torch.inference_mode(flat.is_inference()):
                 flat[copied:elements].copy_(pinned[copied:elements], non_blocking=True)
             copied = elements
 

@@ -5,11 +5,12 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from concurrent import futures
 from datetime import timedelta
+from functools import partial
 from time import monotonic
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -19,16 +20,17 @@ from nalb.failures import Cause, Failure, JobFailed, Phase
 from nalb.plane import orders as o
 from nalb.plane.front import Front
 from nalb.process.address import own_address, own_name
-from nalb.process.last_words import die
 from nalb.settings import for_agents
 from nalb.torch.gloo import Gloo
 from nalb.torch.machine import Machine, machines_of
 from nalb.torch.sums import close_gpus
 
+T = TypeVar("T")
 WAITING = tuple(os.path.dirname(one.__file__) + os.sep for one in (torch.autograd, dist, torch.nn.parallel))
 TURN_S = 60.0  # for which torch's store is asked to wait at a time
 ANSWER_S = 10.0  # that torch's store may take for an answer
 CUT_OFF_LOOKS = 2  # in a row at which gloo has lost a connection: it takes a moment to raise an error
+LEAST_S = 0.002  # of a wait: torch counts milliseconds, and waits without limit for none
 NOT_OVER_S = 0.1  # before its end a wait that fails has not come to its end
 
 _has_joined = False  # whether this process has been in a job: the launcher's coordinator serves the first one only
@@ -142,33 +144,39 @@ def _await_agents(store: dist.Store, nodes: Sequence[str], within_s: float) -> N
 def _await(store: dist.Store, keys: list[str], host: str, within_s: float) -> bool:
     """Wait until the store has the keys; whether it has. Raises JobFailed where the store is gone.
 
-    A wait of torch's that has taken its time tells the store so, and waits for its word without limit. So this process ends where
-    the store does not answer, as one whose host is stopped or out of reach. host: the node of the store.
+    host: the node of the store.
     """
     end_s = monotonic() + within_s
-    while (turn_s := min(end_s - monotonic(), TURN_S)) > 0:
+    while (turn_s := min(end_s - monotonic(), TURN_S)) > LEAST_S:
         turn_end_s = monotonic() + turn_s
-        with _ended_after(turn_s + ANSWER_S, host):
-            try:
-                store.wait(keys, timedelta(seconds=turn_s))
-                return True
-            except RuntimeError as error:
-                if turn_end_s - monotonic() > NOT_OVER_S:
-                    raise _without_store(f"is gone ({one_line(error)})", host) from None
+        try:
+            _asked(partial(store.wait, keys, timedelta(seconds=turn_s)), turn_s + ANSWER_S, host)
+            return True
+        except RuntimeError as error:
+            if turn_end_s - monotonic() > NOT_OVER_S:
+                raise _without_store(f"is gone ({one_line(error)})", host) from None
     return False
 
 
-@contextmanager
-def _ended_after(within_s: float, host: str) -> Iterator[None]:
-    """End the process unless this ends in time."""
-    error = _without_store("does not answer", host)
-    timer = threading.Timer(within_s, die, (error.failure, error.exit_code))
-    timer.daemon = True
-    timer.start()
+def _asked(call: Callable[[], T], within_s: float, host: str) -> T:
+    """What a call of the store's returns. Raises its errors, and JobFailed where it does not return in time.
+
+    A wait of torch's that has taken its time tells the store so, and waits for its word without limit. A store whose host is
+    stopped or out of reach never answers. Then the thread that asks it stays behind.
+    """
+    answer = futures.Future[T]()
+
+    def ask() -> None:
+        try:
+            answer.set_result(call())
+        except Exception as error:
+            answer.set_exception(error)
+
+    threading.Thread(target=ask, name="nalb-store", daemon=True).start()
     try:
-        yield
-    finally:
-        timer.cancel()
+        return answer.result(within_s)
+    except futures.TimeoutError:
+        raise _without_store("does not answer", host) from None
 
 
 def _without_store(what: str, host: str) -> JobFailed:
@@ -182,8 +190,9 @@ def _tell(store: dist.Store, name: str, rank: int, own: Any) -> None:
 
 def _told(store: dist.Store, keys: list[str], host: str) -> list[Any]:
     """The values of keys that the store has."""
-    with _ended_after(ANSWER_S, host):
-        return [json.loads(store.get(key)) for key in keys]
+    return [
+        json.loads(one) for one in _asked(partial(store.multi_get, keys), ANSWER_S, host)
+    ]  # one by one, far stores take long
 
 
 def _told_by_all(store: dist.Store, name: str, rank: int, size: int, own: Any, host: str) -> list[Any]:
@@ -191,8 +200,9 @@ def _told_by_all(store: dist.Store, name: str, rank: int, size: int, own: Any, h
     _tell(store, name, rank, own)
     keys, within_s = [f"{name}{one}" for one in range(size)], store.timeout.total_seconds()
     if not _await(store, keys, host, within_s):
-        with _ended_after(ANSWER_S, host):
-            missing = [one for one, key in enumerate(keys) if not store.check([key])]
-        detail = f"rank {missing[0] if missing else rank} has not told its {name} within {within_s:g} s: see its output"
+        missing = next(
+            (one for one, key in enumerate(keys) if not _asked(partial(store.check, [key]), ANSWER_S, host)), rank
+        )
+        detail = f"rank {missing} has not told its {name} within {within_s:g} s: see its output"
         raise JobFailed(Failure(cause=Cause.ABSENT, detail=detail, phase=Phase.START), PeerError.exit_code)
     return _told(store, keys, host)

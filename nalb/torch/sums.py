@@ -60,10 +60,11 @@ def _on_cpu(tensor: torch.Tensor, way: PlaneSum) -> SumWork:
 
     def summed(elements: int) -> None:
         nonlocal copied
-        with torch.inference_mode(tensor.is_inference()):  # which is each thread's own
+        with torch.inference_mode(flat.is_inference()):  # which is each thread's own
             flat[copied:elements].copy_(shared[copied:elements])
-            copied = elements
-            if elements == len(flat) and not tensor.is_contiguous():
+        copied = elements
+        if elements == len(flat) and not tensor.is_contiguous():
+            with torch.inference_mode(tensor.is_inference()):
                 tensor.copy_(flat.view(tensor.shape))
 
     way.begin(summed, work.complete)

@@ -25,7 +25,7 @@ class SumWork(dist._Work):  # type: ignore[misc]
     def __init__(self, tensor: torch.Tensor):
         super().__init__()
         devices = [tensor.device] if tensor.device.type == "cuda" else []
-        self._first: torch.futures.Future[None] = torch.futures.Future(devices=devices)
+        self._first: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future(devices=devices)
         self._future = self._first.then(self._value)
         self._tensor = tensor
         self._is_done, self._lock = threading.Event(), threading.Lock()
@@ -47,9 +47,10 @@ class SumWork(dist._Work):  # type: ignore[misc]
 
     def _call_back(self, stream: "torch.cuda.Stream | None") -> None:
         with nullcontext() if stream is None else torch.cuda.stream(stream):
-            self._first.set_result(None)
+            # A Future notes this stream only for tensors in its value. What follows in its callbacks' streams then waits for it.
+            self._first.set_result([] if self._error is not None else [self._tensor])
 
-    def _value(self, _: "torch.futures.Future[None]") -> list[torch.Tensor]:
+    def _value(self, _: "torch.futures.Future[list[torch.Tensor]]") -> list[torch.Tensor]:
         if self._error is not None:
             raise self._error
         return [self._tensor]

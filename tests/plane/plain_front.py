@@ -71,7 +71,7 @@ class PlainFront:
         self.dtypes = list(dtypes or ["float32"]) * (len(sizes) if len(dtypes) < 2 else 1)
         specs = [TensorSpec(str(index), *one, index) for index, one in enumerate(zip(sizes, self.dtypes, strict=True))]
         (dtype,) = {sum_dtype(one) for one in self.dtypes}
-        self.send(orders.TensorList(specs, True))
+        self.send(orders.TensorList(specs, True, 0))
         self.registrations += 1
         number, self.segments = self.segments, self.segments + 1
         descriptor = os.memfd_create("test")

@@ -479,6 +479,11 @@ def inference_mode() -> None:
                 tensor = torch.ones(elements, device=DEVICE)
                 dist.all_reduce(tensor)
                 assert torch.equal(tensor, torch.full_like(tensor, size))
+    outside = torch.ones(50, 60, device=DEVICE).T  # not contiguous, so that its copy is made within the mode
+    with torch.inference_mode():
+        for number in range(6):
+            dist.all_reduce(outside)
+            assert torch.equal(outside, torch.full_like(outside, size ** (number + 1)))
     require_by_plane(before)
 
 

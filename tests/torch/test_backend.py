@@ -92,6 +92,8 @@ def require_named(ended: list[ranks.Rank], *words: str) -> None:
         ("exit", ["JobFailed"]),
         ("other sums", ["6000 elements", "all workers must make the same"]),
         ("fewer sums", ["JobFailed"]),
+        ("end where learned", ["left after 4 sums", "the same number of steps"]),
+        ("other sums where learned", ["6000 elements", "all workers must make the same"]),
     ],
 )
 def test_a_rank_that_fails_ends_all_and_is_named(how: str, words: list[str]) -> None:
