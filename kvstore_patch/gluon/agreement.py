@@ -13,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 from mxnet.kvstore.base import KVStoreBase
 
-from kvstore_patch.keys.slots import STOCK_KEYS
 from kvstore_patch.store.kvstore import NALB
 from nalb.checkpoints.file import DIGEST_BYTES
 from nalb.errors import StoreError
+from nalb.planning.stock import STOCK_KEYS
 
 PIECE_ELEMENTS = 1 << 18  # each element carries two bytes of the file
 SIZES_KEY, TABLE_KEY, FILE_KEY = range(STOCK_KEYS - 3, STOCK_KEYS)  # SIZES_KEY: batching.py's; Gluon counts from 0

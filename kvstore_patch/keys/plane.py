@@ -3,10 +3,9 @@
 import numpy as np
 
 from kvstore_patch.keys.slot_numbers import PlanSlots
-from kvstore_patch.keys.slots import STOCK_KEYS
 from nalb.planning.nodes import Floats
 from nalb.planning.slices import Tensor
-from nalb.planning.stock import route
+from nalb.planning.stock import STOCK_KEYS, OwnKeys, route
 from nalb.services.exchange.job_nodes import JobNodes
 from nalb.services.exchange.planes import Plane
 
@@ -17,13 +16,12 @@ class StockLoads:
     def __init__(self, nodes: JobNodes):
         self._node_of_rank = {rank: node for node, rank in nodes.rank_of_node.items()}
         self._num_nodes = len(nodes.nodes)
-        self._first_key: dict[tuple[Tensor, ...], int] = {}  # counted like kvstore_patch/store/whole_tensors.py
+        self._keys = OwnKeys()  # counted like kvstore_patch/store/whole_tensors.py
 
     def shares(self, tensors: tuple[Tensor, ...]) -> Floats | None:
         """Bytes per node, shape (N,), which get keys on their first use; None where MXNet has no keys left for them."""
-        first = self._first_key.setdefault(tensors, sum(map(len, self._first_key)))
-        keys = range(first, first + len(tensors))
-        if keys.stop > STOCK_KEYS:
+        keys = self._keys.of(tensors)
+        if keys[-1] >= STOCK_KEYS:
             return None
         sizes_bytes, ranks = route(tensors, len(self._node_of_rank), keys)
         on_node = np.array([self._node_of_rank[rank] for rank in ranks.tolist()])

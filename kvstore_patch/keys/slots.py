@@ -14,11 +14,10 @@ kvstore_patch/store/direct.py). The other slots belong to plans, and the coordin
 """
 
 from nalb.errors import StoreError
-from nalb.planning.stock import HASH_PRIME
+from nalb.planning.stock import HASH_PRIME, STOCK_KEYS
 
 TURNS = HASH_PRIME // 2  # number of ranges whose keys are below 2^31
 KEYS_PER_TURN = (1 << 31) // HASH_PRIME  # every range has at least so many keys
-STOCK_KEYS = 4096  # first keys of each range, which slots do not use
 DTYPES = ("float16", "float32", "float64")  # dtypes that ps-lite servers can add up
 PIECE_ELEMENTS = (65_536, 8_192, 1_024)  # sizes of the direct path's slots of each dtype
 DEPTH = 2  # slots of each dtype and size on a server: with two, pushes and answers overlap

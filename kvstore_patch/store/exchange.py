@@ -24,7 +24,6 @@ import mxnet as mx
 from mxnet.base import _LIB, check_call
 from mxnet.ndarray import NDArray
 
-from kvstore_patch.keys.slots import STOCK_KEYS
 from kvstore_patch.shim import Shim
 from kvstore_patch.store import ndarrays, script_end
 from kvstore_patch.store.calls import Arrays, Call, Calls
@@ -38,6 +37,7 @@ from kvstore_patch.store.whole_tensors import WholeTensors
 from nalb.errors import StoreError
 from nalb.failures import Failure
 from nalb.planning.slices import MAX_SLICE_ELEMENTS, Tensor
+from nalb.planning.stock import STOCK_KEYS
 from nalb.protocol import wire
 from nalb.schemes import by_name
 from nalb.services.exchange import messages as m
@@ -81,7 +81,7 @@ class WorkerExchange:
         self._sliced: SlicedPath | None = None  # for the registered tensors
         self._tensors: list[Tensor] = []  # the registered ones
         self._first_tensor: list[int] = []  # index of each group's first tensor
-        self._first_own_key = 0  # key of the first tensor where MXNet routes
+        self._own_keys: list[int] = []  # of the tensors, where MXNet routes
         self._plan: m.Plan | None = None  # of the iteration under way
         self._plan_wait_s, self._has_pushed = 0.0, False  # of the iteration under way
         self._computed: list[NDArray] = []  # arrays that are ready with the gradients of this iteration
@@ -204,7 +204,7 @@ class WorkerExchange:
         self._first_tensor = [0]
         for one in groups:
             self._first_tensor.append(self._first_tensor[-1] + len(one))
-        self._first_own_key = self._own.first_key(self._tensors)
+        self._own_keys = self._own.keys_of(self._tensors)
         self._cut(self.session.register(tensors))
 
     def _cut(self, setup: m.Setup) -> None:
@@ -230,7 +230,7 @@ class WorkerExchange:
         self._has_pushed |= any(elements for _, elements, _ in call.group)
         self._computed.append(call.is_computed())  # queued before the sums overwrite the arrays
         if plan.routes_itself:
-            keys = range(self._first_own_key + first, self._first_own_key + first + len(call.group))
+            keys = self._own_keys[first : first + len(call.group)]
             self._outs.append(self._own.push(keys, call, are_gradients))
         else:
             sources = [ndarrays.add_up(arrays) for arrays in call.values]

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 import mxnet as mx
 from mxnet.ndarray import NDArray
 
-from kvstore_patch.keys.slots import STOCK_KEYS
 from kvstore_patch.store import ndarrays
 from kvstore_patch.store.calls import Call
 from nalb.errors import StoreError
 from nalb.planning.slices import Tensor
+from nalb.planning.stock import STOCK_KEYS, OwnKeys
 
 
 class WholeTensors:
@@ -19,11 +19,11 @@ class WholeTensors:
     def __init__(self, inner: mx.kvstore.KVStore, lock: threading.Lock):
         self._inner, self._lock = inner, lock
         self._ready: set[int] = set()
-        self._first_key: dict[tuple[Tensor, ...], int] = {}  # by registered tensors; the coordinator counts alike
+        self._keys = OwnKeys()  # the coordinator counts alike
 
-    def first_key(self, tensors: Sequence[Tensor]) -> int:
-        """The first key of these registered tensors, which share no keys with other ones."""
-        return self._first_key.setdefault(tuple(tensors), sum(map(len, self._first_key)))
+    def keys_of(self, tensors: Sequence[Tensor]) -> list[int]:
+        """The keys of these registered tensors, in their order."""
+        return self._keys.of(tensors)
 
     def push(self, keys: Sequence[int], call: Call, are_gradients: bool) -> NDArray:
         """Queue the call's sums; returns an array that is ready with them. keys: of the call's tensors, in their order."""

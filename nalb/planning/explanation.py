@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from nalb.planning.distribution import Distribution
 from nalb.planning.leaders import SitePlan
 from nalb.planning.levels import lan_load_bytes, uplink_load_bytes, ways
-from nalb.planning.nodes import Capacities, Node, linear_load, loads_bytes
+from nalb.planning.nodes import Capacities, Node, Pair, completion_s, linear_load, loads_bytes, pairs_s
 from nalb.planning.precisions import STEPS, PrecisionModel, Precisions
 from nalb.planning.slices import Layout, size_bytes
 from nalb.units import bytes_per_s_to_mbps
@@ -62,7 +62,12 @@ def _node_lines(layout: Layout, plan: Distribution, nodes: Sequence[Node], capac
         return _site_lines(layout, plan, by_site, nodes, capacities)
     both = loads_bytes(nodes, shares, layout.model_bytes)
     fixed, _ = linear_load(nodes, layout.model_bytes)
-    lines = []
+    lines, slow_pairs, slowest_s = list[str](), dict[Pair, float](), 0.0
+    if capacities is not None:
+        slowest_s = BOTTLENECK_PART * completion_s(nodes, shares, layout.model_bytes, capacities)
+        slow_pairs = {
+            pair: took_s for pair, took_s in pairs_s(nodes, shares, capacities).items() if took_s >= slowest_s
+        }
     for i, node in enumerate(nodes):
         line = f"{node.name}: sums {plan.shares_bytes[i]} bytes in {slices[i]} slices"
         if slices[i] and slices[i] == probes[i]:
@@ -76,13 +81,17 @@ def _node_lines(layout: Layout, plan: Distribution, nodes: Sequence[Node], capac
             own_s = (fixed / capacities.rates)[:, i].max()
             line += f", {times_s[slower, i]:.3f} s at {bytes_per_s_to_mbps(rate):g} Mbit/s"
             held_back = node.is_server and plan.target_bytes[i] == 0
-            if held_back and fixed[0, i]:
+            if held_back and any(i in pair for pair in slow_pairs):
+                line += "; no share: a capped pair would take longer"
+            elif held_back and fixed[0, i]:
                 line += f"; no share: its own gradients alone take it {own_s:.3f} s"
             elif held_back:
                 line += "; no share: the others finish sooner without it"
-            if times_s[slower, i] >= BOTTLENECK_PART * times_s.max():
+            if times_s[slower, i] >= slowest_s:
                 line += "; sets the pace"
         lines.append(line)
+    for (source, target), took_s in slow_pairs.items():
+        lines.append(f"{nodes[source].name} -> {nodes[target].name}: a capped pair, {took_s:.3f} s; sets the pace")
     return lines
 
 

@@ -44,11 +44,12 @@ def choose_leaders(sites: Sites, layout: Layout, owner_of_slice: Ints, capacitie
     sizes, classes = layout.sizes_bytes, layout.class_of_slice
     nodes, site_of_owner = len(sites.of_node), sites.place[owner_of_slice]
     owned = np.bincount(owner_of_slice, sizes, nodes).astype(np.float64)
+    total_bytes = int(sizes.sum())  # of gradients in fewer bytes more than the model's: each slice is rounded up
     if capacities is None:
-        wanted = least_led_bytes(sites, owned, layout.model_bytes, None)
+        wanted = least_led_bytes(sites, owned, total_bytes, None)
     else:
         assert capacities.uplinks is not None, "one level has no leaders"
-        wanted = even_led_bytes(capacities.uplinks, owned, layout.model_bytes, capacities.rates)
+        wanted = even_led_bytes(capacities.uplinks, owned, total_bytes, capacities.rates)
     leaders, slots, led = [], [], np.zeros(nodes)
     for site, members in enumerate(sites.members):
         leader = np.where(site_of_owner == site, owner_of_slice, members[0])

@@ -272,10 +272,16 @@ def completion_s(nodes: Sequence[Node], shares_bytes: Floats, model_bytes: float
     slowest = float(links_s(nodes, shares_bytes, model_bytes, capacities).max())
     if capacities.cores is not None:
         slowest = max(slowest, float(capacities.cores.of_shares(shares_bytes).max()))
+    return max([slowest, *pairs_s(nodes, shares_bytes, capacities).values()])
+
+
+def pairs_s(nodes: Sequence[Node], shares_bytes: Floats, capacities: Capacities) -> dict[Pair, float]:
+    """Seconds that what crosses each capped pair takes: (w_i m_i + w_j m_j) / s_ij."""
+    found = {}
     for (i, j), rate in capacities.pairs.items():
         weight_i, weight_j = pair_weights(nodes, (i, j))
-        slowest = max(slowest, float(weight_i * shares_bytes[i] + weight_j * shares_bytes[j]) / rate)
-    return slowest
+        found[i, j] = float(weight_i * shares_bytes[i] + weight_j * shares_bytes[j]) / rate
+    return found
 
 
 def levels_s(

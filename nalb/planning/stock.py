@@ -1,13 +1,41 @@
 """The routing of MXNet 1.9.1's own dist_sync: KVStoreDist::EncodeDefaultKey in src/kvstore/kvstore_dist.h."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 
 from nalb.planning.slices import ITEM_BYTES, Ints, Tensor
 
 HASH_PRIME = 9973  # KVStoreDist::EncodeDefaultKey, MXNet 1.9.1
+STOCK_KEYS = 4096  # keys that MXNet's own routing has here; nalb's slots have others
 BIGARRAY_BOUND = 1_000_000  # elements: MXNET_KVSTORE_BIGARRAY_BOUND's default
+
+
+class OwnKeys:
+    """The keys of all sets of tensors that a job sums by MXNet's own routing. No two sets share a key."""
+
+    def __init__(self) -> None:
+        self._keys: dict[tuple[Tensor, ...], list[int]] = {}
+
+    def of(self, tensors: Sequence[Tensor]) -> list[int]:
+        """The keys of a set of tensors, in their order; a later set's come after all earlier ones'.
+
+        They are Gluon's where all names are: its Trainer numbers parameters by name, those without gradients too, so numbers have
+        gaps. Otherwise tensors are counted. A key may be STOCK_KEYS or more: there is no such one then.
+        """
+        wanted = tuple(tensors)
+        if wanted not in self._keys:
+            first = max((keys[-1] for keys in self._keys.values() if keys), default=-1) + 1
+            names = [one.name for one in wanted]
+            numbers = [int(name) for name in names] if all(map(str.isdecimal, names)) else []
+            is_fit = (
+                bool(numbers)
+                and all(low < high for low, high in pairwise(numbers))
+                and first + numbers[-1] < STOCK_KEYS
+            )
+            self._keys[wanted] = [first + one for one in (numbers if is_fit else range(len(wanted)))]
+        return self._keys[wanted]
 
 
 def route(

@@ -7,7 +7,6 @@ from matplotlib.figure import Figure
 
 from nalb.reporting.drawing import WIDTH_IN, look, notice, shown, top, whole_ticks
 from nalb.reporting.record import Record, Step
-from nalb.reporting.run_file import steady
 
 MISSING = "samples.jsonl has no shares of servers: MXNet's own schemes (stock, p3) route by themselves and report none."
 CHANGED = "; dotted: network changed"
@@ -35,7 +34,10 @@ def bytes_by_scheme(record: Record) -> Figure:
     axes = figure.subplots()
     width, greatest = 0.84 / len(told), 0.0
     for place, (name, all_rows) in enumerate(told.items()):
-        rows = np.array(steady(all_rows)) / 1e6
+        planned = [
+            row for row in record.run.schemes[name].steady(all_rows) if np.isfinite(row).any()
+        ]  # the framework routes some iterations itself
+        rows = np.array(planned or [row for row in all_rows if np.isfinite(row).any()]) / 1e6
         middle, low, high = np.median(rows, axis=0), rows.min(axis=0), rows.max(axis=0)
         style = look(names.index(name))
         axes.bar(
@@ -65,13 +67,13 @@ def bytes_by_scheme(record: Record) -> Figure:
 def shares_over_iterations(record: Record) -> Figure:
     """Draw a map per scheme: a row per node, a column per iteration, darker for a larger part of the model."""
     told = _told(record)
-    if not told or record.run.model_bytes == 0:
+    if not told:
         return notice(MISSING)
     panels, longest = len(told), max(len(rows) for rows in told.values())
     row_in = 0.23 if len(record.nodes) > 4 else 0.3
     figure = Figure(figsize=(WIDTH_IN, panels * (row_in * len(record.nodes) + 0.45) + 0.9), layout="constrained")
     cells = figure.subplots(panels, 1, sharex=True, squeeze=False)[:, 0]
-    parts = {name: np.array(rows).T / record.run.model_bytes * 100 for name, rows in told.items()}
+    parts = {name: _parts(np.array(rows)) for name, rows in told.items()}
     equal = 100 / len(
         record.servers or record.nodes
     )  # the equal share of the model, in %; it is drawn well below black, so that larger and smaller shares both show
@@ -93,6 +95,12 @@ def shares_over_iterations(record: Record) -> Figure:
     whole_ticks(cells[-1])
     figure.colorbar(image, ax=list(cells), label="part of the model summed by the node (%)", aspect=30, pad=0.01)
     return figure
+
+
+def _parts(rows: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """The part of each iteration's bytes that each node sums in %, a row per node; NaN where the framework routes them itself."""
+    whole = rows.sum(axis=1, where=np.isfinite(rows))
+    return np.asarray((rows / np.where(whole > 0, whole, np.nan)[:, None]).T * 100)
 
 
 def _write_numbers(axes: Axes, part: npt.NDArray[np.float64], darkest: float) -> None:

@@ -22,7 +22,7 @@ from nalb.planning.nodes import loads_bytes as planned_loads_bytes
 from nalb.planning.shares import exact
 from nalb.planning.sites import Sites, Uplinks
 from nalb.planning.slices import Tensor
-from nalb.planning.stock import route
+from nalb.planning.stock import OwnKeys, route
 from nalb.reporting.record import Step
 from nalb.schemes import SCHEMES, Scheme
 from nalb.units import GOODPUT_PART
@@ -285,8 +285,7 @@ def shares_of(step: Step) -> Floats | None:
     if step.ready is None or not step.ready.servers or step.layout is None or not step.layout.tensors:
         return None
     tensors = [Tensor(*row) for row in step.layout.tensors]
-    keys = [int(tensor.name) if tensor.name.isdecimal() else k for k, tensor in enumerate(tensors)]
-    sizes, ranks = route(tensors, len(step.ready.servers), keys)
+    sizes, ranks = route(tensors, len(step.ready.servers), OwnKeys().of(tensors))  # of the first set of tensors
     of_rank = np.bincount(ranks, sizes, minlength=len(step.ready.servers))
     by_name = dict(zip(step.ready.servers, of_rank.tolist(), strict=True))
     return np.array([by_name.get(node.name, 0.0) for node in nodes])

@@ -20,7 +20,7 @@ from nalb.measurement.samples import Samples, samples_of
 from nalb.measurement.traffic import Traffic
 from nalb.planning.nodes import Capacities, Floats, Node, Pair
 from nalb.planning.slices import NUM_PROBE, Ints, Tensor, build_layout
-from nalb.planning.stock import route
+from nalb.planning.stock import OwnKeys, route
 from nalb.schemes import SCHEMES
 from nalb.simulation.exchange import WITH_HEADERS, MessageWeight, SimulatedExchange, exchange
 from nalb.simulation.noise import LEAST_S, Noise
@@ -183,8 +183,7 @@ def _cut(cut: LayoutEvent, ready: ReadyEvent, where: str) -> tuple[Ints, tuple[I
         fixed_slice_bytes=cut.fixed_slice_bytes,
         num_probe=NUM_PROBE if cut.num_probe is None else cut.num_probe,
     )
-    keys = [int(t.name) if t.name.isdecimal() else k for k, t in enumerate(tensors)]
-    return layout.sizes_bytes, route(tensors, len(ready.servers), keys)
+    return layout.sizes_bytes, route(tensors, len(ready.servers), OwnKeys().of(tensors))
 
 
 def _exchange(

@@ -43,3 +43,13 @@ def test_a_separate_server_that_is_not_needed():
     nodes = [Node("w0", is_server=False), Node("n1"), Node("n2"), Node("s3", is_worker=False)]
     lines = lines_of([2e7, 2e7, 2e7, 1.0], nodes=nodes)
     assert any("the others finish sooner without it" in line for line in lines if line.startswith("s3:"))
+
+
+def test_a_capped_pair_that_sets_the_pace_is_named_and_no_link_is():
+    rates, slow = [1e7] * 4, 1e6
+    capacities = Capacities.from_lists(rates, rates, {(0, 1): slow, (1, 0): slow, (0, 2): slow, (0, 3): slow})
+    plan, _ = decide("exact", Situation(0, NODES, LAYOUT, capacities))
+    lines = explain(LAYOUT, plan, NODES, capacities)
+    paced = [line for line in lines if "sets the pace" in line]
+    assert paced
+    assert all(line.startswith(("n0 -> ", "n1 -> n0")) for line in paced)

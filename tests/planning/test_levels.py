@@ -13,6 +13,7 @@ from nalb.planning.levels import ZEROS, even_led_bytes, lan_load_bytes, least_le
 from nalb.planning.nodes import Capacities, Node, completion_s
 from nalb.planning.shares import average, bound_s, exact, level_bounds_s, pairwise
 from nalb.planning.sites import Sites, Uplinks
+from nalb.planning.slices import Tensor, build_layout, wire_dtype
 from nalb.schemes import decide
 from tests.planning.strategies import laws, simple_layout
 
@@ -211,6 +212,20 @@ def test_leaders_of_unknown_links_lead_equally() -> None:
     plan = choose_leaders(Sites(("a", "a", "b", "c")), layout, np.full(len(layout.slices), 3), None)
     assert plan.led_bytes[0] == pytest.approx(plan.led_bytes[1], rel=0.05)
     assert plan.slot_of_slice[1:] == ((), ())
+
+
+@pytest.mark.parametrize("precision", ["float16", "int8", "int4"])
+@pytest.mark.parametrize("elements", [1024, 1570, 2600])
+def test_small_models_in_fewer_bytes_have_leaders(precision: str, elements: int) -> None:
+    """Each slice is rounded up to whole bytes, so that slices have more bytes than the model."""
+    nodes, capacities = by_sites([2, 2], [10, 10], [100] * 4)
+    assert capacities.uplinks is not None
+    tensor = Tensor("only", elements, wire_dtype("float32", precision))
+    layout = build_layout([tensor], num_nodes=4, num_servers=4, alpha_bytes=1000.0)
+    plan, _ = decide("exact", Situation(0, nodes, layout, capacities, sites=capacities.uplinks.sites))
+    assert plan is not None
+    assert plan.by_site is not None
+    assert sum(plan.by_site.led_bytes) == 2 * layout.sizes_bytes.sum()
 
 
 def test_what_two_levels_cannot_be_planned_for_is_refused() -> None:

@@ -2,7 +2,7 @@ import pytest
 
 from nalb import workloads
 from nalb.planning.slices import Tensor
-from nalb.planning.stock import BIGARRAY_BOUND, route
+from nalb.planning.stock import BIGARRAY_BOUND, STOCK_KEYS, OwnKeys, route
 
 
 def test_small_arrays_go_whole_by_key_and_large_ones_in_parts():
@@ -29,3 +29,15 @@ def test_more_servers_than_elements_leave_no_empty_message():
     sizes, servers = route([Tensor("a", 3, "float32")], 8, bound=1)
     assert sizes.tolist() == [4, 4, 4]
     assert len(set(servers.tolist())) == 3
+
+
+def test_keys_are_gluons_where_names_are():
+    """Gluon numbers parameters without gradients too, such as running means."""
+    keys = OwnKeys()
+    gluons = [Tensor(name, 10, "float32") for name in ("0", "1", "4", "5")]
+    assert keys.of(gluons) == [0, 1, 4, 5]
+    assert keys.of([Tensor("bias", 10, "float32"), Tensor("4", 10, "float32")]) == [6, 7]
+    assert keys.of([Tensor("7", 10, "float32"), Tensor("2", 10, "float32")]) == [8, 9]  # in no order of Gluon's
+    assert keys.of([Tensor("0", 10, "float32"), Tensor(str(STOCK_KEYS - 10), 10, "float32")]) == [10, 11]
+    assert keys.of([Tensor("3", 20, "float32")]) == [15]
+    assert keys.of(gluons) == [0, 1, 4, 5]

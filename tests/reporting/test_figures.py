@@ -4,11 +4,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from nalb.reporting.drawing import png, shown
 from nalb.reporting.link_figures import binned_rates, rates_over_run, representative
 from nalb.reporting.page import FIGURES
 from nalb.reporting.record import read_record
+from nalb.reporting.share_figures import bytes_by_scheme, shares_over_iterations
 from nalb.reporting.summary import command_hint, summarise, verdicts, workload_meaning
 from tests.reporting.runs import write_fake_run
 
@@ -135,3 +137,22 @@ def test_workload_is_called_what_it_is(tmp_path):
         "nalb compare --network 'my net; rm -rf x' --train cnn --schemes stock,average,aware --iterations 5"
         " --out NEW_DIR"
     )
+
+
+def test_shares_are_drawn_of_the_iterations_that_nalb_planned(tmp_path):
+    """In the others the framework routes by itself. Parts are of what travelled, which precisions change."""
+    write_fake_run(tmp_path)
+    record = read_record(tmp_path)
+    *others, routed, small = record.steps["aware"]
+    quarter = {node: share / 4 for node, share in small.event.shares.items()}
+    routed, small = (
+        replace(one, event=structs.replace(one.event, shares=shares))
+        for one, shares in ((routed, {}), (small, quarter))
+    )
+    record.steps["aware"] = [*others, routed, small]
+    bars = bytes_by_scheme(record).axes[0].patches
+    assert bars
+    assert all(np.isfinite(bar.get_height()) for bar in bars)
+    parts = shares_over_iterations(record).axes[-2].images[0].get_array().filled(np.nan)
+    assert np.isnan(parts[:, 3]).all()
+    assert np.delete(parts, 3, axis=1).sum(axis=0) == pytest.approx(100)

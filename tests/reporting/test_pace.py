@@ -80,3 +80,12 @@ def test_the_warm_up_and_the_wait_for_a_turn_do_not_count():
     assert found["exact"].iterations == 1  # its first one waited for its turn
     assert paces(timeline(*steps), last=1)[0].iterations == 1
     assert list(found) == ["average", "exact"]
+
+
+def test_each_round_of_a_script_has_its_own_warm_up():
+    """Rounds are jobs of their own."""
+    steps = []
+    for number in range(3):
+        one_job = [step(4 * number + place, "average", 3.0) for place in range(4)]
+        steps += [replace(one, ready=one_job[0].ready) for one in one_job]
+    assert paces(timeline(*steps))[0].iterations == 6
