@@ -7,7 +7,6 @@ import argparse
 import importlib
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from typing import NoReturn
 
 from nalb import __version__
@@ -151,8 +150,10 @@ def run(argv: Sequence[str] | None = None) -> int:
 
 
 def _tell(line: str) -> None:
-    with suppress(OSError):  # nobody reads it, or the disk is full: the exit code still tells
-        print(line, file=sys.stderr)
+    try:
+        print(line, file=sys.stderr, flush=True)
+    except OSError:  # nobody reads it, or the disk is full: the exit code still tells
+        discard_output(sys.stderr)
 
 
 if __name__ == "__main__":

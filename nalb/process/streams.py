@@ -2,6 +2,7 @@
 
 import os
 import sys
+from typing import TextIO
 
 
 def open_output() -> None:
@@ -11,8 +12,8 @@ def open_output() -> None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
 
 
-def discard_output() -> None:
-    """Discard what is printed after this call, and what Python's buffer still holds. For a stdout that has lost its reader."""
+def discard_output(stream: TextIO | None = None) -> None:
+    """Discard what is printed after this call, and what Python's buffer still holds. For a stream, or stdout, without a reader."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
+    os.dup2(nowhere, (stream or sys.stdout).fileno())
     os.close(nowhere)
