@@ -16,6 +16,7 @@ All workers have the same weights, so only rank 0 writes. All workers go on from
 """
 
 import logging
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from mxnet.kvstore.base import KVStoreBase
 
 from kvstore_patch import fela
 from kvstore_patch.gluon import agreement, training_state
+from kvstore_patch.store import names
 from nalb.checkpoints.file import Progress, Setting, decode
 from nalb.checkpoints.keeper import Keeper
 from nalb.errors import CheckpointError
@@ -121,6 +123,10 @@ class Checkpoints:
                 trainer._init_kvstore()
         except mx.gluon.parameter.DeferredInitializationError:
             raise CheckpointError("the net's shapes are not known yet: let it see one batch before restore()") from None
+        if trainer._kvstore is None and names.is_in_job(os.environ):
+            raise CheckpointError(
+                "the Trainer has no store, so nobody would agree on a checkpoint: save the net in the script"
+            )
         training_state.check_supported(trainer)
         if trainer._params_to_init:
             trainer._init_params()

@@ -36,18 +36,23 @@ class Compute:
         self._chunks, self._gradients = chunks, gradients
         self._tapes: dict[TokenId, tuple[NDArray, NDArray]] = {}  # F_i -> its input and output
         self._loss_sum, self._loss_samples = 0.0, 0
+        self._losses: list[NDArray] = []  # sums that are being computed
 
     def run(self, work: m.TokenWork, shape: Shape, batch: Batch, fetched: Fetched) -> None:
         """Compute a token; returns once its results are computed. fetched: the arrays that work.fetches names."""
         level = work.token.level
-        if level < shape.head:
-            ready = self._forward(work, shape, self._input(work, level, batch, fetched))
-        elif level == shape.head:
-            ready = self._through(work, shape, batch, self._input(work, level, batch, fetched))
-        else:
-            ready = self._back(work, shape, batch, fetched)
+        with self._gradients.queueing:
+            if level < shape.head:
+                ready = self._forward(work, shape, self._input(work, level, batch, fetched))
+            elif level == shape.head:
+                ready = self._through(work, shape, batch, self._input(work, level, batch, fetched))
+            else:
+                ready = self._back(work, shape, batch, fetched)
         for array in ready:
             array.wait_to_read()
+        for losses in self._losses:
+            self._loss_sum += float(losses.asscalar())
+        self._losses.clear()
 
     def free(self, complete: int) -> None:
         """Forget what the tokens of iterations up to `complete` left."""
@@ -73,7 +78,7 @@ class Compute:
         if losses.shape[:1] != (_samples(work.chunks, shape),):
             raise InputError(f"the loss has shape {losses.shape}: give one for each sample, as Gluon's losses do")
         _back_through(losses, None)
-        self._loss_sum += float(losses.sum().asscalar())
+        self._losses.append(losses.sum())
         self._loss_samples += _samples(work.chunks, shape)
         return self._leave(work, shape, x)
 

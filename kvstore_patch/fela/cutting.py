@@ -66,8 +66,13 @@ def _timed(layers: list[mx.gluon.nn.HybridSequential], x: NDArray, sizes: list[i
     """Each layer's seconds, forward and backward, with batches of these sizes. x: one sample, the first layer's input."""
     curves: list[cuts.Curve] = []
     for layer in layers:
+        output = layer(x)  # its parameters have shapes now
+        running = [one for one in layer.collect_params().values() if one.grad_req == "null"]
+        before = [one.data().copy() for one in running]
         curves.append({size: best_time_s(_work(layer, x), size) for size in sizes})
-        x = layer(x)
+        for one, value in zip(running, before, strict=True):  # training changes them, such as running means
+            one.set_data(value)
+        x = output
     return curves
 
 

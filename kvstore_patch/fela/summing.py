@@ -92,13 +92,15 @@ class Summing:
             client.fail(client.failure(Cause.PROCESS, f"cannot sum: {one_line(error)}", *moment), 1)
 
     def _add_up(self, order: m.SumGradients) -> None:
-        sums = self._gradients.take_sums(order.iteration, order.sub_model)
+        with self._gradients.queueing:
+            sums = self._gradients.take_sums(order.iteration, order.sub_model)
         if self._rank in order.workers:
             if 1 < len(order.workers) < self._workers:
                 add_up_among(self._courier, self._rank, order, sums.arrays)
             elif len(order.workers) > 1:
                 self._store.add_up_gradients(self._keys[order.sub_model], [[array] for array in sums.arrays])
-            self._updates.apply(order.sub_model, sums)
+            with self._gradients.queueing:
+                self._updates.apply(order.sub_model, sums)
         self._gradients.give_back(order.sub_model, sums)
         with self._progress:
             self._updated[order.sub_model] = order.iteration

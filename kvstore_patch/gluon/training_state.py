@@ -26,7 +26,7 @@ Kind = tuple[tuple[int, ...], np.dtype[Any]]  # an array's shape and dtype
 
 def collect(net: mx.gluon.Block, trainer: mx.gluon.Trainer) -> tuple[dict[str, npt.NDArray[Any]], OptimizerState]:
     """Copies of all weights and of the optimizer's state; waits until they are computed."""
-    arrays = {f"weight/{name}": p.list_data()[0].asnumpy() for name, p in net._collect_params_with_prefix().items()}
+    arrays = {f"weight/{name}": p.list_data()[0].asnumpy() for name, p in _weights(net, trainer).items()}
     optimizer, updater = trainer.optimizer, trainer._updaters[0]
     names = _names(net, trainer)
     for index in sorted(updater.states):
@@ -48,7 +48,7 @@ def apply(
 
     Raises CheckpointError, before anything is changed, where net or optimizer are not those of the checkpoint.
     """
-    parameters = net._collect_params_with_prefix()
+    parameters = _weights(net, trainer)
     _check(parameters, trainer, arrays, state)
     names = _names(net, trainer)
     indices = {name: index for index, name in enumerate(names)}
@@ -107,6 +107,12 @@ def _check(
                 f"it is of another net: parameter {name} is {array.dtype} of shape {array.shape} there and "
                 f"{np.dtype(parameter.dtype)} of shape {parameter.shape} here: use another folder"
             )
+
+
+def _weights(net: mx.gluon.Block, trainer: mx.gluon.Trainer) -> dict[str, mx.gluon.Parameter]:
+    """The net's parameters, and what the Trainer trains outside it, such as a loss's. By name, as `_names`."""
+    found: dict[str, mx.gluon.Parameter] = dict(net._collect_params_with_prefix())
+    return found | dict(zip(_names(net, trainer), trainer._params, strict=True))
 
 
 def _names(net: mx.gluon.Block, trainer: mx.gluon.Trainer) -> list[str]:

@@ -90,4 +90,5 @@ def flush_all() -> None:
 def goes_on() -> None:
     """Note that the script is still at work: an earlier sys.exit was caught and does not count."""
     global _status
-    _status = None
+    if threading.current_thread() is threading.main_thread():  # Fela's sums go on while the script ends
+        _status = None

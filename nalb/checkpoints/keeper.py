@@ -4,6 +4,7 @@ import logging
 import os
 import random
 import socket
+import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -18,6 +19,7 @@ from nalb.errors import CheckpointError
 
 log = logging.getLogger(__name__)
 _claims: dict[Path, IO[bytes]] = {}  # by folder, held until this process ends
+_writers: "dict[Path, weakref.ref[Keeper]]" = {}  # by folder, the last one of this process that wrote there
 
 
 class Keeper:
@@ -91,6 +93,12 @@ class Keeper:
 
     def write(self, progress: Progress, optimizer: OptimizerState, arrays: dict[str, npt.NDArray[Any]]) -> None:
         """Write a checkpoint, and remove those that it replaces. Raises CheckpointError; older ones then stay."""
+        writer = _writers[self.folder]() if self.folder in _writers else None
+        if writer not in (self, None):
+            raise CheckpointError(
+                f"{self.folder}: this script's other Checkpoints write there: give each a folder of its own"
+            )
+        _writers[self.folder] = weakref.ref(self)
         written = folders.write(self.folder, Checkpoint(progress, self._settings, optimizer, arrays), self._node)
         for path in self._damaged:
             if path.name != folders.file_name(progress.iteration):

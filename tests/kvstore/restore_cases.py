@@ -161,6 +161,39 @@ def convolutions(folder):
     np.testing.assert_array_equal(*weights)
 
 
+def outside_the_net(folder):
+    """What the Trainer trains beside the net, such as a loss's weights, is restored too."""
+    weights = []
+    for iteration in range(2):
+        net, loss_scale = gluon.nn.Dense(2, in_units=3, prefix="net_"), gluon.nn.Dense(1, in_units=2, prefix="loss_")
+        for block in (net, loss_scale):
+            block.initialize(mx.init.Uniform())
+        every = {**net.collect_params(), **loss_scale.collect_params()}
+        trainer = gluon.Trainer(every, "sgd", {"momentum": 0.9})
+        checkpoints = Checkpoints(net, trainer, 1, folder)
+        assert checkpoints.restore() == Progress(iteration)
+        if iteration == 0:
+            with autograd.record():
+                loss = loss_scale(net(nd.ones((4, 3)))).sum()
+            loss.backward()
+            trainer.step(1)
+            checkpoints.after_step(Progress(1))
+        weights.append(loss_scale.weight.data().asnumpy())
+    np.testing.assert_array_equal(*weights)
+
+
+def two_writers(folder):
+    """Two nets of a script would overwrite each other's files."""
+    first, second = made("sgd", {}, folder), made("sgd", {}, folder)
+    first[2].save(Progress(1))
+    try:
+        second[2].save(Progress(1))
+    except CheckpointError as error:
+        assert "give each a folder of its own" in str(error)
+    else:
+        raise AssertionError("one net's checkpoint was overwritten by another's")
+
+
 def main(root: Path) -> None:
     """All cases."""
     for number, (optimizer, options, dtype) in enumerate(CASES):
@@ -188,6 +221,8 @@ def main(root: Path) -> None:
     refused(made("lbsgd", {}, folder), "optimizer LBSGD keeps what cannot be saved")
     assert [path.name for path in folders.paths(folder)] == ["checkpoint-000000005.nalb"]
     convolutions(root / "convolutions")
+    outside_the_net(root / "outside")
+    two_writers(root / "two")
     numpy_arrays(root / "numpy")
 
 

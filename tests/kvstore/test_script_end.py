@@ -37,6 +37,13 @@ script_end.at_exit("n1", lambda: os.write(1, b"closed"), lambda failure: os.writ
 try: sys.exit(3)
 except SystemExit: script_end.goes_on()""", "closed, then the rest", 0),
         ("""
+import threading
+try: sys.exit(3)
+finally:
+    other = threading.Thread(target=script_end.goes_on)
+    other.start()
+    other.join()""", "worker n1 failed: it exited with 3", 3),
+        ("""
 child = os.fork()
 if child: sys.exit(os.waitpid(child, 0)[1])""", ", then the restclosed, then the rest", 0),
     ],
