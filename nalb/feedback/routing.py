@@ -44,6 +44,7 @@ class Routing:
         self._exchanges: deque[float] = deque(maxlen=self._rules.look_iterations)
         self._left = 0  # iterations of MXNet's own routing to come
         self._is_first = self._is_trial = False
+        self._judged = 0  # iterations of the present stretch of MXNet's own routing that have ended
         self._since_own = 0  # plans since MXNet's own routing
         self._unexplained = 0  # plans in a row that links do not explain
         self._rest = 0  # plans until the next trial
@@ -97,12 +98,15 @@ class Routing:
 
     def judge_own(self, took_s: float) -> None:
         """Take in an iteration that MXNet routed."""
+        self._judged += 1
         if self._is_first:
             self._is_first = False
             return
         self._late = self._late + 1 if self._own and took_s > self._rules.late_own * median(self._own) else 0
         self._own.append(took_s)
-        if self._is_trial and not self._left:
+        if (
+            self._is_trial and self._judged == self._rules.trial_iterations
+        ):  # the last ones were chosen before earlier ones ended
             self._compare()
         elif self._late == self._rules.look_iterations:
             self._left = 0
@@ -111,7 +115,7 @@ class Routing:
 
     def _begin_own(self, iterations: int, is_trial: bool) -> None:
         self._left, self._is_trial = iterations, is_trial
-        self._is_first, self._since_own, self._late = True, 0, 0
+        self._is_first, self._since_own, self._late, self._judged = True, 0, 0, 0
 
     def _compare(self) -> None:
         own_s, planned_s = median(self._own), median(self._planned)

@@ -18,6 +18,7 @@ from nalb.reporting.about_file import read_about
 BETWEEN_S = (
     15.0  # without a coordinator's socket for so long, a job is over: it takes a moment from one attempt to the next
 )
+LAST_WORDS_S = 2.0  # after its socket is gone a job may still tell that it has failed
 END_S = 5.0  # for the process that serves metrics to end
 
 
@@ -52,10 +53,8 @@ class Follower:
             return False
         if not self._has_run:
             return self.state.phase == FAILED or self.state.iterations + self.state.tokens > 0
-        if self.state.phase != FAILED:
-            return True
         self._gone_s = now_s if self._gone_s is None else self._gone_s
-        return now_s - self._gone_s >= BETWEEN_S
+        return now_s - self._gone_s >= (BETWEEN_S if self.state.phase == FAILED else LAST_WORDS_S)
 
 
 def check_port(address: str, port: int, flag: str) -> None:

@@ -77,7 +77,8 @@ class CapacityEstimator:
         highest = rules.noise if rules.drops_caps else np.inf  # times its cap: a pair that carried more has no such cap
         kept = {pair: cap for pair, cap in self._caps.items() if found.carried.get(pair, 0.0) <= highest * cap}
         new = found.caps if rules.finds_caps else {}
-        self._caps = {pair: cap * (rules.optimism if doubts else 1.0) for pair, cap in kept.items()} | new
+        grown = {pair: cap * (rules.optimism if doubts else 1.0) for pair, cap in kept.items()} | new
+        self._caps = {pair: cap for pair, cap in grown.items() if np.isfinite(cap)}
         return is_refuted
 
     def estimate(self) -> Estimate:

@@ -39,7 +39,7 @@ Address = tuple[str, int]
 
 
 class TcpConnection(NamedTuple):
-    """The state of a connection that this process has made."""
+    """The state of a connection of this process."""
 
     peer: Address
     repeated: int  # times in a row that the kernel has repeated data without an answer
@@ -48,6 +48,7 @@ class TcpConnection(NamedTuple):
     round_trip_s: float = 0.0  # the shortest round trip of the last minutes, without queues; 0: not known
     is_bbr: bool = False
     resent: int = 0  # packets that were sent again, since it was made
+    is_accepted: bool = False  # whether another process has made it
 
     @property
     def is_doubtful(self) -> bool:
@@ -65,7 +66,7 @@ class Ways(NamedTuple):
 
 
 def connections(is_far: Callable[[TcpConnection], bool] = lambda _: False) -> list[TcpConnection]:
-    """The present state of the connections that this process made; over connections made by others ps-lite only acknowledges.
+    """The present state of all connections. Over those that others made ps-lite only acknowledges, and agents send answers.
 
     The kernel is told to pace connections to far peers (SO_MAX_PACING_RATE, tc-fq(8)): it then spreads its packets over the round
     trip and does not send all that the congestion window allows at once. The setting lasts as long as the connection. Starved
@@ -93,7 +94,7 @@ def connections(is_far: Callable[[TcpConnection], bool] = lambda _: False) -> li
                 one.setsockopt(socket.SOL_SOCKET, SO_MAX_PACING_RATE, NO_LIMIT)
                 if is_bbr and starves(queued_bytes, pace, round_trip_s, now_us * 1e-6, packets):
                     start_anew(one)
-    return [connection for here, connection in made if here not in ours]
+    return [connection._replace(is_accepted=here in ours) for here, connection in made]
 
 
 def starves(queued_bytes: int, pace: float, round_trip_s: float, now_s: float, packets: int) -> bool:

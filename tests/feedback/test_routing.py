@@ -194,3 +194,19 @@ def test_such_a_trial_that_shows_otherwise_is_not_made_again():
     routing.note_direct(0.5)
     word = play(routing, LOOK + TRIAL + 500, 1.0, 2.0, explained=True)
     assert word == LOOK * "p" + TRIAL * "o" + 500 * "p"
+
+
+def test_a_trial_is_over_when_its_last_iteration_is():
+    """Where MXNet also routes the next iteration, that one is chosen before the present one has ended."""
+    routing = Routing()
+    ahead, word = [], ""
+    for _ in range(SURE + TRIAL + 20):
+        is_own = ahead.pop() if ahead else routing.choose_own()
+        if routing.is_settled:
+            ahead.append(routing.choose_own())
+        word += "o" if is_own else "p"
+        if is_own:
+            routing.judge_own(0.9 if word.count("o") == TRIAL else 1.2)
+        else:
+            routing.judge_plan(1.0, 1.0, False, 0.0)
+    assert stretches(word, "o") == [TRIAL], word

@@ -10,7 +10,7 @@ import pytest
 
 from nalb.errors import InputError
 from nalb.events import AbortEvent, encode_line
-from nalb.live.following import BETWEEN_S, Follower, metrics_beside
+from nalb.live.following import BETWEEN_S, LAST_WORDS_S, Follower, metrics_beside
 from nalb.reporting.about_file import write_about
 from tests.live.test_state import READY, iterations
 
@@ -33,7 +33,8 @@ def test_a_job_is_over_when_its_socket_is_gone(tmp_path):
         assert follower.state.iterations == 2
         assert not follower.is_over(1.0)
     (tmp_path / "observers").unlink()
-    assert follower.is_over(2.0)
+    assert not follower.is_over(2.0)  # what it tells last is still to be read
+    assert follower.is_over(2.0 + LAST_WORDS_S)
     late = Follower(tmp_path)
     late.look()
     assert late.is_over(0.0)
@@ -55,6 +56,19 @@ def test_a_failed_job_may_be_started_again(tmp_path):
     follower.look()
     assert follower.state.restarts == 1
     assert follower.is_over(2.0 + BETWEEN_S)
+
+
+def test_what_a_job_tells_after_its_socket_is_gone_is_read_first(tmp_path):
+    follower = Follower(tmp_path)
+    with socket.socket(socket.AF_UNIX) as door:
+        door.bind(str(tmp_path / "observers"))
+        assert not follower.is_over(0.0)
+    (tmp_path / "observers").unlink()
+    append(tmp_path, READY, AbortEvent(at_s=1.0, reason="worker n1 left"))
+    assert not follower.is_over(1.0)
+    follower.look()
+    assert not follower.is_over(1.0 + LAST_WORDS_S)  # it may be started again
+    assert follower.is_over(1.0 + BETWEEN_S)
 
 
 def test_a_directory_that_is_not_there_is_named(tmp_path):

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 
 import pytest
@@ -152,6 +152,22 @@ def test_far_nodes_are_paced(monkeypatch: pytest.MonkeyPatch) -> None:
     alone.close()
     alone.look()
     assert paced == []  # MXNet's own stays as it is
+
+
+def test_what_is_queued_for_whoever_made_a_connection_is_under_way() -> None:
+    """Agents answer over connections that others made."""
+    noted: list[Ways] = []
+    with socket.create_server(("127.0.0.1", 0)) as door, socket.create_connection(door.getsockname()):
+        taken, (host, _) = door.accept()
+        with taken:
+            taken.setblocking(False)
+            with suppress(BlockingIOError):
+                while True:
+                    taken.send(bytes(100_000))
+            reach = Reachability(replace(SETTINGS, addresses=frozenset({host})), pytest.fail, noted.append)
+            reach.close()
+            assert reach.look() is None
+    assert noted[-1].queued_bytes > 0
 
 
 def test_the_watch_goes_on_where_it_could_not_look_once(monkeypatch: pytest.MonkeyPatch) -> None:

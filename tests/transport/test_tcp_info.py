@@ -23,7 +23,9 @@ def test_a_connection_that_this_process_made_and_what_is_queued_on_it():
             peer = door.getsockname()
 
             def look():
-                return [connection for connection in connections() if connection.peer in (peer, made.getsockname())]
+                found = [connection for connection in connections() if connection.peer in (peer, made.getsockname())]
+                assert [one.is_accepted for one in found] == [one.peer != peer for one in found]
+                return [one for one in found if not one.is_accepted]
 
             taken.sendall(b"a farewell that nobody reads")  # ps-lite reads nothing here either: nothing is under way
             made.recv(1)

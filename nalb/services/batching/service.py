@@ -63,7 +63,8 @@ class Batching(Service):
             return process.failure(Cause.BATCHING, detail)
         try:
             if isinstance(message, m.Computed):
-                sizer.computed(process.rank, message)
+                if why := sizer.computed(process.rank, message):
+                    return process.failure(Cause.UNEQUAL, f"computed another batch: {why}")
             elif isinstance(message, m.JoinBatching):
                 self.joining.note(process, now_s)
                 sizer.join(process.rank, message)

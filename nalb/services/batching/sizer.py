@@ -96,14 +96,17 @@ class BatchSizer:
         self._controller, self._sizes = build(name, job)
         self._send(0, self._lag)
 
-    def computed(self, rank: int, message: m.Computed) -> None:
-        """Take in a worker's report. Raises InputError where it is not the one that is due, or says what cannot be."""
+    def computed(self, rank: int, message: m.Computed) -> str | None:
+        """Take in a worker's report; returns why there can be no further batch, as `leave` does.
+
+        Raises InputError where it is not the one that is due, or says what cannot be.
+        """
         due = self._reported[rank] + 1
         if self._controller is None or message.iteration != due:
             raise InputError(f"it reports batch {message.iteration} while {due} is due: every batch needs one step")
         self._reported[rank] = due
         if why := self._left_behind():
-            raise InputError(why)
+            return why
         slowest = min(self._reported)
         if due <= slowest + KEPT:
             self.reports.setdefault(due, {})[rank] = message
@@ -111,6 +114,7 @@ class BatchSizer:
             reports = self.reports.pop(due)
             if len(reports) == self._workers:
                 self._decide(due, [reports[rank] for rank in range(self._workers)])
+        return None
 
     def leave(self, rank: int) -> str | None:
         """Take in that a worker ends; returns why the others cannot go on, if so. Without a bound on their lead they can."""

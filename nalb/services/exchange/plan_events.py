@@ -71,7 +71,7 @@ def explain_iteration(
         estimate=Rates(
             up=_by_name(names, estimate.up),
             down=_by_name(names, estimate.down),
-            pairs=[(names[i], names[j], rate) for (i, j), rate in estimate.pairs.items()],
+            pairs=[(names[i], names[j], rate) for (i, j), rate in estimate.pairs.items() if math.isfinite(rate)],
             uplinks=_by_site(nodes.sites, None if uplinks is None else uplinks.rates),
         ),
         least=Rates(
