@@ -52,5 +52,11 @@ def test_a_pipe_is_read_as_often_as_it_is_asked_for(tmp_path):
     """As of `--hosts <(...)`, which a command reads more than once."""
     os.mkfifo(pipe := tmp_path / "pipe")
     writer = threading.Thread(target=pipe.write_text, args=("low = 1\n",), daemon=True)
-    writer.start()
-    assert [toml_file.read_text(pipe, "file") for _ in range(2)] == ["low = 1\n"] * 2
+    texts: list[str] = []
+    reader = threading.Thread(
+        target=lambda: texts.extend(toml_file.read_text(pipe, "file") for _ in range(2)), daemon=True
+    )
+    for one in (writer, reader):
+        one.start()
+    reader.join(20)
+    assert texts == ["low = 1\n"] * 2

@@ -24,7 +24,8 @@ from nalb.tokens.server import Part
 from nalb.tokens.shape import Shape
 
 Loss = Callable[[NDArray, NDArray], NDArray]
-Batch = Callable[[Sequence[int]], tuple[NDArray, NDArray]]  # chunks -> their samples and labels
+Samples = tuple[NDArray, NDArray]  # with their labels
+Batch = Callable[[Sequence[int]], Samples]  # of chunks
 Fetched = Mapping[tuple[TokenId, Part], npt.NDArray[np.generic]]
 
 
@@ -40,14 +41,17 @@ class Compute:
 
     def run(self, work: m.TokenWork, shape: Shape, batch: Batch, fetched: Fetched) -> None:
         """Compute a token; returns once its results are computed. fetched: the arrays that work.fetches names."""
-        level = work.token.level
+        level, mirrors = work.token.level, work.mirrors
+        computes_first = mirrors is not None and mirrors.level == 0 and mirrors not in self._tapes
+        # The script may take long to read them, so others do not wait for that.
+        samples = batch(work.chunks) if level in (0, shape.head) or computes_first else None
         with self._gradients.queueing:
             if level < shape.head:
-                ready = self._forward(work, shape, self._input(work, level, batch, fetched))
+                ready = self._forward(work, shape, self._input(work, level, samples, fetched))
             elif level == shape.head:
-                ready = self._through(work, shape, batch, self._input(work, level, batch, fetched))
+                ready = self._through(work, shape, samples, self._input(work, level, samples, fetched))
             else:
-                ready = self._back(work, shape, batch, fetched)
+                ready = self._back(work, shape, samples, fetched)
         for array in ready:
             array.wait_to_read()
         for losses in self._losses:
@@ -71,8 +75,9 @@ class Compute:
         self._chunks.keep(work.token, Part.OUTPUT, output, work.chunks, shape)
         return [output]
 
-    def _through(self, work: m.TokenWork, shape: Shape, batch: Batch, x: NDArray) -> list[NDArray]:
-        labels, block = batch(work.chunks)[1], self._blocks[work.token.level]
+    def _through(self, work: m.TokenWork, shape: Shape, samples: Samples | None, x: NDArray) -> list[NDArray]:
+        assert samples is not None
+        labels, block = samples[1], self._blocks[work.token.level]
         with autograd.record():
             losses = self._loss(block(x), labels)
         if losses.shape[:1] != (_samples(work.chunks, shape),):
@@ -82,21 +87,22 @@ class Compute:
         self._loss_samples += _samples(work.chunks, shape)
         return self._leave(work, shape, x)
 
-    def _back(self, work: m.TokenWork, shape: Shape, batch: Batch, fetched: Fetched) -> list[NDArray]:
+    def _back(self, work: m.TokenWork, shape: Shape, samples: Samples | None, fetched: Fetched) -> list[NDArray]:
         assert work.mirrors is not None
         tape = self._tapes.pop(work.mirrors, None)
         if tape is None:  # another worker has it
             sub_model = work.mirrors.level
-            x = batch(work.chunks)[0] if sub_model == 0 else _fed(_local(fetched[work.mirrors, Part.INPUT]))
+            x = samples[0] if samples is not None else _fed(_local(fetched[work.mirrors, Part.INPUT]))
             tape = x, self._record(sub_model, x)
         x, output = tape
         _back_through(output, self._array(work.inputs[0], Part.GRADIENT, work.chunks, fetched))
         self._chunks.drop(work.mirrors)
         return self._leave(work, shape, x)
 
-    def _input(self, work: m.TokenWork, sub_model: int, batch: Batch, fetched: Fetched) -> NDArray:
+    def _input(self, work: m.TokenWork, sub_model: int, samples: Samples | None, fetched: Fetched) -> NDArray:
         if sub_model == 0:
-            return batch(work.chunks)[0]
+            assert samples is not None
+            return samples[0]
         outputs = [self._array(one, Part.OUTPUT, work.chunks, fetched) for one in work.inputs]
         return _fed(outputs[0].detach() if len(outputs) == 1 else mx.nd.concat(*outputs, dim=0))
 

@@ -47,6 +47,7 @@ class Gradients:
         self._lock = threading.Lock()
         # Held while operations on several of these arrays or weights are queued. MXNet's engine takes an operation's arrays one by
         # one. So two threads could queue A before B for one array and B before A for another: then neither would ever run.
+        # Blocks and the loss compute under it, so a block that reads a value holds up this worker's sums meanwhile.
         self.queueing = threading.Lock()
         self._sums: dict[tuple[int, int], GradientSums] = {}  # by iteration and sub-model
         self._spare: dict[int, list[GradientSums]] = {}  # by sub-model

@@ -112,7 +112,12 @@ def _check(
 def _weights(net: mx.gluon.Block, trainer: mx.gluon.Trainer) -> dict[str, mx.gluon.Parameter]:
     """The net's parameters, and what the Trainer trains outside it, such as a loss's. By name, as `_names`."""
     found: dict[str, mx.gluon.Parameter] = dict(net._collect_params_with_prefix())
-    return found | dict(zip(_names(net, trainer), trainer._params, strict=True))
+    for name, parameter in zip(_names(net, trainer), trainer._params, strict=True):
+        if found.setdefault(name, parameter) is not parameter:
+            raise CheckpointError(
+                f"two parameters are called {name}, one of the net and one outside it: rename the latter"
+            )
+    return found
 
 
 def _names(net: mx.gluon.Block, trainer: mx.gluon.Trainer) -> list[str]:

@@ -104,9 +104,8 @@ class Routing:
             return
         self._late = self._late + 1 if self._own and took_s > self._rules.late_own * median(self._own) else 0
         self._own.append(took_s)
-        if (
-            self._is_trial and self._judged == self._rules.trial_iterations
-        ):  # the last ones were chosen before earlier ones ended
+        # A trial's last iterations are chosen before its earlier ones have ended.
+        if self._is_trial and self._judged == self._rules.trial_iterations:
             self._compare()
         elif self._late == self._rules.look_iterations:
             self._left = 0

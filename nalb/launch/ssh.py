@@ -37,9 +37,8 @@ from nalb.transport.observer_relay import Relay
 
 CONNECT_S = 10
 ENTER_S = 2.0 * CONNECT_S  # the limit for connecting to a host and logging in
-LOGINS_MOST = (
-    8  # at once: an sshd drops some of more than 10 (MaxStartups), also where it is the way to all hosts (ProxyJump)
-)
+# Logins at once: an sshd drops some of more than 10 (MaxStartups), also where it is the way to all hosts (ProxyJump).
+LOGINS_MOST = 8
 LOOK_S = 0.05  # between looks at those that log in
 # A host that vanishes is noticed after 9 s. TCP doubles its wait with each packet that is lost, so a connection may be silent for
 # twice as long as its link was gone: 4 s do no harm.

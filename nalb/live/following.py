@@ -15,9 +15,9 @@ from nalb.live.tail import RunTail
 from nalb.process.own_program import own_argv
 from nalb.reporting.about_file import read_about
 
-BETWEEN_S = (
-    15.0  # without a coordinator's socket for so long, a job is over: it takes a moment from one attempt to the next
-)
+# Without a coordinator's socket for so long, a failed job is over. Before the next attempt the launcher looks which hosts are lost:
+# that takes up to 20 s for every eight of them.
+BETWEEN_S = 60.0
 LAST_WORDS_S = 2.0  # after its socket is gone a job may still tell that it has failed
 END_S = 5.0  # for the process that serves metrics to end
 

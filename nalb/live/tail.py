@@ -42,7 +42,7 @@ class RunTail:
 
     @property
     def is_running(self) -> bool:
-        """Whether a coordinator's socket stands in the directory of the newest attempt. A killed launcher leaves it there."""
+        """Whether a coordinator's socket stands in the directory of the newest attempt. A guardian removes that of a killed job."""
         folder = self.run_dir / f"restart-{newest}" if (newest := self._newest_restart()) else self.run_dir
         return any(path.is_socket() for path in folder.glob("observers*"))
 

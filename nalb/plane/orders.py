@@ -87,7 +87,7 @@ class TensorList(Order, frozen=True):
 
     tensors: list[TensorSpec]
     is_whole: bool  # no further part of the list follows
-    calls: Number  # sums that the training process has begun: the next one waits for a plan
+    calls: Number  # that the script has made so far, this one included, which waits for a plan
 
 
 class Route(Order, frozen=True):

@@ -16,7 +16,8 @@ BOTTLENECK_PART = 0.999  # part of the slowest time: nodes above it set the pace
 
 
 def explain(layout: Layout, plan: Distribution, nodes: Sequence[Node], capacities: Capacities | None) -> list[str]:
-    """The explanation's lines: two for the plan, one or more per node with reasons, one per tensor. Cost: O(fragments).
+    """The explanation's lines: two for the plan, one or more per node with reasons, one for each capped pair that sets the pace,
+    and one per tensor. Cost: O(fragments).
 
     capacities: for the nodes' times; None: not known.
     """

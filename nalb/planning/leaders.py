@@ -26,7 +26,9 @@ class SitePlan:
     # Per site and slice, its slot on the leader's site server, from 0 for each slot class; () for a site of one machine. The slot
     # is a pair of keys of one size: the site's sum goes through the first, the result for its members through the second.
     slot_of_slice: tuple[tuple[int, ...], ...]
-    led_bytes: tuple[int, ...]  # per node, the bytes of the slices that it leads; in each site they add up to the model
+    led_bytes: tuple[
+        int, ...
+    ]  # per node, the bytes of the slices that it leads; in each site they add up to all slices'
 
     @property
     def led_shares(self) -> Floats:

@@ -56,9 +56,8 @@ def quota_files(proc: Path = PROC) -> list[Path]:
 
 
 def _lines(file: Path) -> list[str]:
-    return file.read_text(
-        encoding="utf-8", errors="surrogateescape"
-    ).splitlines()  # names of mount points need not be UTF-8
+    # names of mount points need not be UTF-8
+    return file.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
 
 
 def read_quota(file: Path) -> float:

@@ -34,9 +34,8 @@ def bytes_by_scheme(record: Record) -> Figure:
     axes = figure.subplots()
     width, greatest = 0.84 / len(told), 0.0
     for place, (name, all_rows) in enumerate(told.items()):
-        planned = [
-            row for row in record.run.schemes[name].steady(all_rows) if np.isfinite(row).any()
-        ]  # the framework routes some iterations itself
+        # the framework routes some iterations itself
+        planned = [row for row in record.run.schemes[name].steady(all_rows) if np.isfinite(row).any()]
         rows = np.array(planned or [row for row in all_rows if np.isfinite(row).any()]) / 1e6
         middle, low, high = np.median(rows, axis=0), rows.min(axis=0), rows.max(axis=0)
         style = look(names.index(name))

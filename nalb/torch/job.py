@@ -190,9 +190,8 @@ def _tell(store: dist.Store, name: str, rank: int, own: Any) -> None:
 
 def _told(store: dist.Store, keys: list[str], host: str) -> list[Any]:
     """The values of keys that the store has."""
-    return [
-        json.loads(one) for one in _asked(partial(store.multi_get, keys), ANSWER_S, host)
-    ]  # one by one, far stores take long
+    # all with one question: a far store would take long to answer one for each
+    return [json.loads(one) for one in _asked(partial(store.multi_get, keys), ANSWER_S, host)]
 
 
 def _told_by_all(store: dist.Store, name: str, rank: int, size: int, own: Any, host: str) -> list[Any]:

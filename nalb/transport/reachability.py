@@ -120,12 +120,14 @@ class Reachability:
     def look(self) -> str | None:
         """Look at the connections once, and note their state; returns why a peer cannot be reached, or None."""
         every = [connection for connection in connections(self._is_far) if self._is_watched(connection.peer)]
-        now = [connection for connection in every if not connection.is_accepted]  # the others' makers watch theirs
+        now = [connection for connection in every if not connection.is_accepted]
+        # An accepted connection in doubt moves nothing, and nobody asks whether its maker's own port answers.
+        moving = [connection for connection in every if not (connection.is_accepted and connection.is_doubtful)]
         far = [connection for connection in now if self._is_far(connection)]
         farthest_s = max((connection.round_trip_s for connection in now), default=0.0)
         is_bbr = bool(far) and all(connection.is_bbr for connection in far)
         queued_bytes, resent = (
-            sum(map(attrgetter(name), part)) for name, part in (("queued_bytes", every), ("resent", now))
+            sum(map(attrgetter(name), part)) for name, part in (("queued_bytes", moving), ("resent", now))
         )
         self._note(Ways(queued_bytes, farthest_s, is_bbr, resent))
         self._has_far = bool(far)

@@ -1,6 +1,7 @@
 """Estimators against traffic whose rates are known."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -320,6 +321,21 @@ def test_a_cap_goes_when_the_pair_carries_more(inflight_bytes):
     assert list(capacity.estimate().pairs) == [(2, 3)]
     capacity.observe(simulated([10e6] * 4, [10e6] * 4, EQUAL, inflight_bytes=inflight_bytes))
     assert not capacity.estimate().pairs
+
+
+def test_a_cap_that_holds_nothing_back_goes_before_it_is_infinite():
+    """It grows now and then: in a long training beyond all numbers."""
+    capacity = CapacityEstimator(4, rules=replace(RULES, optimism=1e200))
+    capacity.observe(simulated([10e6] * 4, [10e6] * 4, EQUAL, {(2, 3): 0.4e6}))
+    rest = simulated([10e6] * 4, [10e6] * 4, EQUAL).samples
+    rest = Traffic(rest[(rest["source"] != 2) & (rest["target"] != 2)])
+    seen = []
+    for _ in range(2 * RULES.doubt_iterations):
+        capacity.observe(rest)
+        seen += [capacity.estimate().pairs.get((2, 3), np.nan)]
+    assert max(one for one in seen if not np.isnan(one)) > 1e200
+    assert not np.isinf(seen).any()
+    assert np.isnan(seen[-1])
 
 
 def test_a_burst_after_a_pause_does_not_lift_a_cap():

@@ -9,7 +9,9 @@ from rich.console import Console
 
 from nalb.cli import main as cli
 from nalb.errors import InputError
-from nalb.reporting.record import read_record, read_timeline
+from nalb.events import LayoutEvent
+from nalb.planning.slices import wire_dtype
+from nalb.reporting.record import read_record, read_timeline, values_bytes
 from nalb.reporting.run_file import read_events, read_run, write_run
 from nalb.reporting.summary import counting_rule, headline, level_bounds, shared_uplinks, summarise
 from nalb.reporting.table import printed_lines, training_table
@@ -34,6 +36,13 @@ def test_run_file_survives_a_round_trip(tmp_path):
     assert list(json.loads((tmp_path / "run.json").read_text())) == [
         "network", "workload", "nodes", "model_bytes", "bound_s", "schemes", "goodput_bound_s"
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("precision", ["float32", "float16", "int8", "int4"])
+def test_the_bytes_of_values_are_those_that_a_script_sums_however_they_travel(precision):
+    tensors = [(str(k), elements, wire_dtype("float32", precision), k) for k, elements in enumerate((1000, 33))]
+    assert values_bytes(LayoutEvent(at_s=0.0, model_bytes=7, tensors=tensors)) == 4 * 1033
+    assert values_bytes(LayoutEvent(at_s=0.0, model_bytes=7)) == 7  # nobody tells the tensors
 
 
 def test_each_round_of_a_script_has_a_warm_up(tmp_path):

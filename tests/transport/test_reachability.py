@@ -170,6 +170,16 @@ def test_what_is_queued_for_whoever_made_a_connection_is_under_way() -> None:
     assert noted[-1].queued_bytes > 0
 
 
+def test_what_is_queued_for_a_peer_in_doubt_is_not_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers_ = TcpConnection(("192.0.2.2", 4000), 3, 2.0, 70, is_accepted=True)
+    monkeypatch.setattr(module, "connections", lambda _: [answers_, answers_._replace(repeated=0, queued_bytes=5)])
+    noted: list[Ways] = []
+    reach = Reachability(replace(SETTINGS, addresses=frozenset({"192.0.2.2"})), pytest.fail, noted.append)
+    reach.close()
+    assert reach.look() is None
+    assert noted[-1].queued_bytes == 5
+
+
 def test_the_watch_goes_on_where_it_could_not_look_once(monkeypatch: pytest.MonkeyPatch) -> None:
     settings, said, has_failed = replace(SETTINGS, deadline_s=0.1), [], threading.Event()
     faults = [OSError(errno.EMFILE, "no file left"), RuntimeError("no thread left"), ValueError("a mistake of ours")]

@@ -63,8 +63,8 @@ class Batching(Service):
             return process.failure(Cause.BATCHING, detail)
         try:
             if isinstance(message, m.Computed):
-                if why := sizer.computed(process.rank, message):
-                    return process.failure(Cause.UNEQUAL, f"computed another batch: {why}")
+                if behind := sizer.computed(process.rank, message):
+                    return self._unequal(*behind)
             elif isinstance(message, m.JoinBatching):
                 self.joining.note(process, now_s)
                 sizer.join(process.rank, message)
@@ -90,5 +90,8 @@ class Batching(Service):
             return None
         if failure := self.joining.check_training(process):
             return failure
-        why = self._sizer.leave(process.rank)
-        return process.failure(Cause.UNEQUAL, f"left: {why}") if why else None
+        behind = self._sizer.leave(process.rank)
+        return self._unequal(*behind) if behind else None
+
+    def _unequal(self, rank: int, why: str) -> Failure:
+        return self.members.worker_of_rank[rank].failure(Cause.UNEQUAL, why)

@@ -96,8 +96,8 @@ class BatchSizer:
         self._controller, self._sizes = build(name, job)
         self._send(0, self._lag)
 
-    def computed(self, rank: int, message: m.Computed) -> str | None:
-        """Take in a worker's report; returns why there can be no further batch, as `leave` does.
+    def computed(self, rank: int, message: m.Computed) -> tuple[int, str] | None:
+        """Take in a worker's report; returns who has left too early, as `leave` does.
 
         Raises InputError where it is not the one that is due, or says what cannot be.
         """
@@ -116,18 +116,19 @@ class BatchSizer:
                 self._decide(due, [reports[rank] for rank in range(self._workers)])
         return None
 
-    def leave(self, rank: int) -> str | None:
-        """Take in that a worker ends; returns why the others cannot go on, if so. Without a bound on their lead they can."""
+    def leave(self, rank: int) -> tuple[int, str] | None:
+        """Take in that a worker ends; returns who has ended too early for the others, if somebody has, and why.
+
+        Without a bound on their lead they go on.
+        """
         self._left.add(rank)
         return self._left_behind()
 
-    def _left_behind(self) -> str | None:
+    def _left_behind(self) -> tuple[int, str] | None:
         gone = [rank for rank in sorted(self._left) if self._reported[rank] < max(self._reported)]
         if not gone or self._lag == wire.FOREVER:
             return None
-        return (
-            f"rank {gone[0]} left after {self._reported[gone[0]] + 1} steps, another made more: all must make as many"
-        )
+        return gone[0], f"left after {self._reported[gone[0]] + 1} steps, another made more: all must make as many"
 
     def _curves(self) -> tuple[Polynomial, ...] | None:
         profiles = [self._joined[rank].profile for rank in range(self._workers)]

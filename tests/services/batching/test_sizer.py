@@ -166,7 +166,7 @@ def test_a_worker_that_leaves_with_fewer_steps_is_noticed():
     assert manager.leave(1) is not None
     other = joined("dynamic", (30, 30))
     assert other.leave(1) is None
-    assert other.computed(0, computed(0, 30)) == "rank 1 left after 0 steps, another made more: all must make as many"
+    assert other.computed(0, computed(0, 30)) == (1, "left after 0 steps, another made more: all must make as many")
 
 
 class Job:
@@ -198,6 +198,17 @@ def test_without_plans_workers_alone_make_the_job():
         job.say(rank, wire.Goodbye())
     assert len(job.sent(wire.Farewell)) == 2
     assert job.state.verdict is None
+
+
+@pytest.mark.parametrize("leaves_first", [True, False])
+def test_who_leaves_too_early_is_named_whoever_is_heard_first(leaves_first):
+    job = Job()
+    for rank in (0, 1):
+        job.say(rank, m.JoinBatching(16, None))
+    said = [(0, wire.Goodbye()), (1, computed(0, 16))]
+    for rank, message in said if leaves_first else reversed(said):
+        job.say(rank, message)
+    assert (job.state.verdict.cause, who(job.state.verdict)) == (Cause.UNEQUAL, ("worker", "n0"))
 
 
 def test_a_job_whose_script_does_not_take_part_ends_with_the_reason():
