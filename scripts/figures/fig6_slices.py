@@ -2,6 +2,7 @@
 
 import math
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 from rich.console import Console
@@ -20,11 +21,17 @@ STATES = {1: (20, 220), 2: (60, 130), 3: (90, 110)}  # by seed, the range of rat
 CALIBRATED = "oracle"  # the variant without a size, whose slices are x = sqrt(M alpha / N)
 
 
+def sizes_by_variant(thirds: Iterable[int] = THIRDS) -> dict[str, float]:
+    """The sizes in bytes, by what `nalb compare` calls each."""
+    sizes = [ITEM_BYTES * 10 ** (k / 3) for k in thirds]
+    return {f"{CALIBRATED}@{round(size)}": size for size in sizes}
+
+
 def main(out: Path, quick: bool) -> None:
     """Make the runs that are missing and print a table for each network."""
     nodes, iterations = (4, 3) if quick else (12, 6)
     thirds, states = (THIRDS[::3], {1: STATES[1]}) if quick else (THIRDS, STATES)
-    sizes = {f"{CALIBRATED}@{round(ITEM_BYTES * 10 ** (k / 3))}": ITEM_BYTES * 10 ** (k / 3) for k in thirds}
+    sizes = sizes_by_variant(thirds)
     networks = []
     for seed, (low, high) in states.items():
         name = f"fig6-n{nodes}-s{seed}"

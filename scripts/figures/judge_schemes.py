@@ -40,11 +40,11 @@ def main(out: Path, quick: bool) -> None:
     lengths = [iterations] * len(shapes) + [changing]
     wanted = [
         Comparison(f"{net.stem}-{estimator}", net, MODEL, SCHEMES, length, options=("--estimator", estimator))
-        for estimator in ESTIMATORS
         for net, length in zip(networks, lengths, strict=True)
+        for estimator in ESTIMATORS
     ]
     records = list(finish_all("judge", out, wanted))
-    pairs = list(zip(records[: len(networks)], records[len(networks) :], strict=True))  # capacity, paper
+    pairs = list(zip(records[::2], records[1::2], strict=True))  # capacity, paper
     table = Table(title=f"{MODEL}: iteration over the lossless bound, medians; rounding: greedy over continuous shares")
     for heading in (
         "network",
@@ -67,8 +67,13 @@ def main(out: Path, quick: bool) -> None:
     Console(width=140).print(table)
 
 
+def network_name(seed: int, nodes: int, low_mbps: float) -> str:
+    """What the network of a row is called."""
+    return f"n{nodes}-{low_mbps:g}-s{seed}"
+
+
 def _network(out: Path, seed: int, nodes: int, low_mbps: float, high_mbps: float) -> Path:
-    name = f"n{nodes}-{low_mbps:g}-s{seed}"
+    name = network_name(seed, nodes, low_mbps)
     return write_network(out / "networks", name, random_network(name, nodes, seed, low_mbps, high_mbps))
 
 

@@ -114,14 +114,14 @@ def families(axes: Axes) -> None:
 
 
 def figure_4(axes: Axes) -> None:
-    """Draw MobileNet's time over the bound on ten networks."""
-    rows = {row[0]: [number(cell) for cell in row[1:]] for row in table("cai-2023", "network")}
-    networks = [f"{value:.0f}" for value in rows["network"]]
+    """Draw MobileNet's time over the bound on each network."""
+    head, *rows = table("cai-2023", "network | bound")
+    columns = {name.strip("`"): [number(row[place]) for row in rows] for place, name in enumerate(head)}
     series = {
-        name: [took / bound for took, bound in zip(rows[name], rows["bound"], strict=True)]
+        name: [took / bound for took, bound in zip(columns[name], columns["bound"], strict=True)]
         for name in ("stock", "average", "elastic", "exact")
     }
-    bars(axes, networks, series)
+    bars(axes, [row[0] for row in rows], series)
     axes.axhline(1, color="black", linestyle="--", linewidth=1)
     axes.set_xlabel("network")
     axes.set_ylabel("communication time / lossless bound")
@@ -129,11 +129,13 @@ def figure_4(axes: Axes) -> None:
 
 def figure_6(axes: Axes) -> None:
     """Draw the iteration time by slice size."""
-    head, *rows = table("cai-2023", "slice bytes")
-    sizes = [number(cell) for cell in head[1:-1]]
+    head, *rows = table("cai-2023", "Mbit/s | bound s")
+    sizes = [number(cell) for cell in head[2:-1]]
     for row, marker in zip(rows, MARKERS, strict=False):
-        axes.loglog(sizes, [number(cell) for cell in row[1:-1]], marker=marker, color="0.2", markersize=4, label=row[0])
-    axes.axvline(32_748, color="black", linestyle="--", linewidth=1, label="size by alpha")
+        times = [number(cell) for cell in row[2:-1]]
+        axes.loglog(sizes, times, marker=marker, color="0.2", markersize=4, label=f"{row[0]} Mbit/s")
+    by_alpha = next(size for size, cell in zip(sizes, head[2:-1], strict=True) if "alpha" in cell)
+    axes.axvline(by_alpha, color="black", linestyle="--", linewidth=1, label="size by alpha")
     axes.set_xlabel("slice size (bytes)")
     axes.set_ylabel("iteration (s)")
     axes.set_yticks([3, 5, 10], ["3", "5", "10"])

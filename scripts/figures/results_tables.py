@@ -25,8 +25,12 @@ from experiments.paper_tables import NOT_RUN, Rows
 from experiments.speed import speed_of
 from experiments.stored import RESULTS, stored
 from fig4_speed import CAI, PAPER, SEEDS, TOGETHER, run_name
+from fig6_slices import CALIBRATED, MODEL, STATES, sizes_by_variant
+from judge_schemes import ESTIMATORS, STATIC, network_name
 from main_results import FAST, ROWS, SLOW, TURNS, TWELVE, Row, name_of
-from nalb.reporting.run_file import RunFile, median_s
+from nalb.planning.granularity import FIRST_ALPHA_BYTES
+from nalb.planning.slices import slice_bytes
+from nalb.reporting.run_file import RunFile, SchemeResult, median_s
 from plane_results import ALL
 from plane_results import ROWS as ON_THE_PLANE
 from precisions import AUTO, FORCED, steady_s
@@ -42,7 +46,7 @@ NETWORKS = {  # with what names do not say; rates in Mbit/s
     "wan6-asymmetric": "wan6-asymmetric (up and down differ, one pair capped)",
     TWELVE: "12 nodes (random, 20 to 220 Mbit/s)",
 }
-MODELS = {"mobilenet": "MobileNet", "resnet50": "ResNet-50"}
+MODELS = {"mobilenet": "MobileNet", "resnet50": "ResNet-50", "alexnet": "AlexNet"}
 RESULT_FILES = ("run.json", "batching.json", "throughput.json", "prediction.json")
 
 
@@ -196,29 +200,41 @@ def gain(times: dict[str, list[float]], own: str) -> str:
     return f"{statistics.median(times[own]) / statistics.median(times['exact']):.2f}"
 
 
+def runs_of_figure_4(model: str) -> dict[int, tuple[RunFile, dict[str, SchemeResult]]]:
+    """The networks whose runs are all stored, by seed: a run, and the results of all schemes."""
+    found = {}
+    for seed in SEEDS:
+        paths = [stored("fig4", run_name(model, f"fig4-n12-s{seed}", group)) for group in TOGETHER[model]]
+        runs = [msgspec.json.decode(path.read_bytes(), type=RunFile) for path in paths if path is not None]
+        if len(runs) == len(paths):
+            results: dict[str, SchemeResult] = {}
+            for run, group in zip(runs, TOGETHER[model], strict=True):
+                results |= {CAI: run.schemes["aware"]} if group == (CAI,) else run.schemes
+            found[seed] = runs[0], results
+    return found
+
+
 def cai_4() -> Rows:
     """Training speed over equal shares (Eq. 16), medians over the networks whose runs are stored."""
     shown = ("elastic", CAI, "aware", "exact")
     rows: Rows = [
         ("model", "networks", "paper: elastic", "paper: aware", "elastic", "Cai et al.", "nalb's `aware`", "`exact`")
     ]
-    for model, groups in TOGETHER.items():
-        gains: dict[str, list[float]] = {scheme: [] for scheme in shown}
-        for seed in SEEDS:
-            paths = [stored("fig4", run_name(model, f"fig4-n12-s{seed}", group)) for group in groups]
-            speeds: dict[str, float] = {}
-            for path in paths:
-                if path is None:
-                    continue
-                run = msgspec.json.decode(path.read_bytes(), type=RunFile)
-                of_cai = path.stem.endswith("-cai")
-                speeds |= {CAI if of_cai else one: speed_of(done, run.nodes) for one, done in run.schemes.items()}
-            if all(paths):
-                for scheme in shown:
-                    gains[scheme].append(speeds[scheme] / speeds["average"])
-        cells = [middle(one, 2) for one in gains.values()]
-        paper = [f"{one:.2f}" for one in PAPER[model]]
-        rows.append((model, str(len(gains["exact"])), *paper, *cells))
+    for model in TOGETHER:
+        runs = runs_of_figure_4(model).values()
+        speeds = [{one: speed_of(done, run.nodes) for one, done in results.items()} for run, results in runs]
+        cells = [middle([one[scheme] / one["average"] for one in speeds], 2) for scheme in shown]
+        rows.append((MODELS[model], str(len(runs)), *(f"{one:.2f}" for one in PAPER[model]), *cells))
+    return rows
+
+
+def cai_4_networks() -> Rows:
+    """Seconds from first push to last pull on each network, MobileNet."""
+    shown = ("stock", "average", "elastic", CAI, "aware", "exact")
+    rows: Rows = [("network", "bound", "stock", "average", "elastic", "Cai et al.", "nalb's `aware`", "`exact`")]
+    for seed, (run, results) in runs_of_figure_4("mobilenet").items():
+        times = (_time(median_s(results[one].communication_s), digits=2) for one in shown)
+        rows.append((str(seed), f"{run.known_bound_s:.2f}", *times))
     return rows
 
 
@@ -236,6 +252,47 @@ def cai_method() -> Rows:
             bound = f"{runs[0].bound_s:.2f}" if runs else bound
         ratio = medians["paper"] / medians["capacity"]
         rows.append((net, bound, *cells, "" if math.isnan(ratio) else f"{ratio:.2f}"))
+    return rows
+
+
+def cai_6() -> Rows:
+    """Iteration time by slice size (Figure 6), and at the size that alpha gives."""
+    sizes, rows = sizes_by_variant(), []
+    for seed, (low, high) in STATES.items():
+        if (path := stored("fig6", f"{MODEL}-fig6-n12-s{seed}")) is None:
+            continue
+        run = msgspec.json.decode(path.read_bytes(), type=RunFile)
+        sizes[CALIBRATED] = slice_bytes(run.model_bytes, run.nodes, FIRST_ALPHA_BYTES)
+        times = {word: median_s(run.schemes[word].iteration_s) for word in sorted(sizes, key=lambda word: sizes[word])}
+        best_s = min(times.values())
+        over = f"{times[CALIBRATED] / best_s - 1:.1%}"
+        cells = (_time(value_s, value_s == best_s) for value_s in times.values())
+        rows.append((f"{low} to {high}", f"{run.known_bound_s:.2f}", *cells, over))
+    shown = [
+        f"{size:,.0f}{' (alpha)' * (word == CALIBRATED)}" for word, size in sorted(sizes.items(), key=lambda x: x[1])
+    ]
+    return [("Mbit/s", "bound s", *shown, "alpha over best"), *rows]
+
+
+def judged() -> Rows:
+    """Schemes and estimators on networks that do not change: communication time over the lossless bound."""
+    names = [(scheme, estimator) for scheme in ("aware", "exact") for estimator in ESTIMATORS]
+    of_estimator = {"capacity": "", "paper": ", estimator of Cai et al."}
+    rows: Rows = [
+        ("nodes, Mbit/s", "bound s", "`average`", *(f"`{scheme}`{of_estimator[one]}" for scheme, one in names))
+    ]
+    every: list[list[float]] = []
+    for seed, (nodes, low, high) in enumerate(STATIC, 1):
+        paths = [stored("judge", f"{network_name(seed, nodes, low)}-{one}") for one in ESTIMATORS]
+        runs = [msgspec.json.decode(path.read_bytes(), type=RunFile) for path in paths if path is not None]
+        if len(runs) == len(paths):
+            by_estimator = dict(zip(ESTIMATORS, runs, strict=True))
+            bound_s = runs[0].known_bound_s
+            times = [seconds(runs[0], "average"), *(seconds(by_estimator[one], scheme) for scheme, one in names)]
+            every.append([one / bound_s for one in times])
+            rows.append((f"{nodes}, {low} to {high}", f"{bound_s:.2f}", *(f"{one:.2f}" for one in every[-1])))
+    if every:
+        rows.append(("median", "", *(f"{statistics.median(one):.2f}" for one in zip(*every, strict=True))))
     return rows
 
 
@@ -279,6 +336,9 @@ TABLES: dict[str, tuple[str, Callable[[], Rows]]] = {  # by name: the page, and 
     "plane-results": ("peers", lambda: by_network("plane-results", ON_THE_PLANE, ALL, "gloo")),
     "cai-method": ("cai-2023", cai_method),
     "cai-4": ("cai-2023", cai_4),
+    "cai-4-networks": ("cai-2023", cai_4_networks),
+    "cai-6": ("cai-2023", cai_6),
+    "judged": ("cai-2023", judged),
     "precisions": ("fewer-bytes", precisions),
     "fewer-bytes": ("fewer-bytes", fewer_bytes),
     "chen-6": ("chen-2021", paper_tables.chen_6),
@@ -298,6 +358,8 @@ TABLES: dict[str, tuple[str, Callable[[], Rows]]] = {  # by name: the page, and 
 PICTURES = {  # by table: the figure behind it, and what it shows
     "both-balances": ("both-balances", "Iteration time of the three schemes"),
     "slices-resnet50": ("slice-sizes", "Communication time over slice size"),
+    "cai-4-networks": ("figure-4", "Communication time over the bound on each network"),
+    "cai-6": ("figure-6", "Iteration time over slice size"),
     "chen-6": ("chen-7", "Accuracy over time by scheme"),
     "chen-10": ("chen-10", "Time of an iteration over BSP's, on machines that change"),
     "chen-11": ("chen-11", "Speeds of one worker, actual and predicted"),
