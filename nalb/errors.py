@@ -77,6 +77,11 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f"did you mean {near[0]!r}? " if near else ""
 
 
+def as_text(words: str) -> str:
+    """Words that need not be UTF-8, such as names of files, with a question mark for each byte that is not."""
+    return words.encode("utf-8", "replace").decode()
+
+
 def one_line(error: BaseException) -> str:
     """The error's type and the first line of its message, without the trace of C++ that MXNet puts before the message."""
     lines = [line for line in str(error).splitlines() if not line.startswith(("Traceback (", "  File "))]

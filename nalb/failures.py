@@ -10,7 +10,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from nalb.errors import JobError
+from nalb.errors import JobError, as_text
 
 DETAIL_MOST = 4096  # characters
 NOT_LEFT = (
@@ -95,7 +95,7 @@ def carried(failure: Failure) -> Failure:
 
     A ? replaces each character that UTF-8 cannot encode, as in names of foreign files.
     """
-    return replace(failure, detail=failure.detail[:DETAIL_MOST].encode("utf-8", "replace").decode())
+    return replace(failure, detail=as_text(failure.detail[:DETAIL_MOST]))
 
 
 def render(failure: Failure) -> str:

@@ -13,7 +13,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from nalb import __version__, workloads
-from nalb.errors import InputError, did_you_mean
+from nalb.errors import InputError, as_text, did_you_mean
 from nalb.extensions import ESTIMATOR_GROUP, is_own
 from nalb.extras import require
 from nalb.launch.encryption import Encryption
@@ -101,14 +101,9 @@ def command_of(args: argparse.Namespace, example: str) -> tuple[str, ...]:
     starts_here = args.hosts is None and not getattr(args, "print_env", False)
     if starts_here and shutil.which(words[1]) is None:
         raise InputError(f"COMMAND {words[1]!r} is not a program here: give a path, or a name on PATH")
-    if args.hosts is not None and (unfit := [word for word in words if not is_text(word)]):
+    if args.hosts is not None and (unfit := [word for word in words if as_text(word) != word]):
         raise InputError(f"COMMAND: {unfit[0]!r} is not UTF-8 text, and goes to the hosts as text: rename the file")
     return words[1:]
-
-
-def is_text(word: str) -> bool:
-    """Whether a word of the command line is UTF-8 text: bytes that are not stand as surrogates in it."""
-    return word.encode("utf-8", "replace").decode() == word
 
 
 def encryption_of(args: argparse.Namespace, leaves_here: bool) -> Encryption:

@@ -13,7 +13,7 @@ from nalb.compare.parallel_comparison import run_parallel
 from nalb.compare.progress import Runs, progress_of, runs_of, say
 from nalb.compare.ring import RING, Ring, require_torch, ring_program
 from nalb.compare.variants import Variant
-from nalb.errors import InputError, JobError
+from nalb.errors import InputError, JobError, as_text
 from nalb.events import IterationEvent, LayoutEvent
 from nalb.launch.encryption import Encryption
 from nalb.launch.frameworks import MXNET, TORCH, chosen
@@ -89,7 +89,7 @@ class CompareRequest:
     def training(self) -> str:
         """What trains, for people."""
         words = (word if word.startswith("-") else os.path.basename(word) for word in self.command)
-        return self.train or " ".join(words).encode("utf-8", "replace").decode()  # names of files need not be UTF-8
+        return self.train or as_text(" ".join(words))
 
     @property
     def training_program(self) -> Program:

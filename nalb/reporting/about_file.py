@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from nalb.errors import MachineError
+from nalb.errors import MachineError, as_text
 from nalb.reporting.run_file import read_json, write_json
 
 ABOUT = "about.json"
@@ -33,8 +33,7 @@ def write_about(run_dir: Path, version: str, command: Sequence[str], iterations:
         f"Python {platform.python_version()}"
     )
     begun = datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
-    words = [word.encode("utf-8", "replace").decode() for word in command]  # names of files need not be UTF-8
-    about = About(begun, version, machine, words, iterations)
+    about = About(begun, version, machine, [as_text(word) for word in command], iterations)
     try:
         write_json(run_dir / ABOUT, about)
     except MachineError:

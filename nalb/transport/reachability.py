@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import Enum, auto
-from operator import attrgetter
 from pathlib import Path
 
 from nalb.failures import Cause, Failure, Phase
@@ -126,9 +125,7 @@ class Reachability:
         far = [connection for connection in now if self._is_far(connection)]
         farthest_s = max((connection.round_trip_s for connection in now), default=0.0)
         is_bbr = bool(far) and all(connection.is_bbr for connection in far)
-        queued_bytes, resent = (
-            sum(map(attrgetter(name), part)) for name, part in (("queued_bytes", moving), ("resent", now))
-        )
+        queued_bytes, resent = sum(one.queued_bytes for one in moving), sum(one.resent for one in now)
         self._note(Ways(queued_bytes, farthest_s, is_bbr, resent))
         self._has_far = bool(far)
         doubtful = {connection.peer for connection in now if connection.is_doubtful}

@@ -89,6 +89,17 @@ def steps(net, trainer, checkpoints, progress, dtype):
     return losses
 
 
+def one_step(x, trainer, checkpoints, *layers):
+    """The first step, and its checkpoint."""
+    with autograd.record():
+        for layer in layers:
+            x = layer(x)
+        loss = x.sum()
+    loss.backward()
+    trainer.step(1)
+    checkpoints.after_step(Progress(1))
+
+
 def refused(training, says):
     """What does not fit is named, and nothing has changed."""
     net, _, checkpoints = training
@@ -130,11 +141,7 @@ def numpy_arrays(folder):
         checkpoints = Checkpoints(net, trainer, 1, folder)
         assert checkpoints.restore() == Progress(iteration)
         if iteration == 0:
-            with autograd.record():
-                loss = net(mx.np.ones((4, 3))).sum()
-            loss.backward()
-            trainer.step(1)
-            checkpoints.after_step(Progress(1))
+            one_step(mx.np.ones((4, 3)), trainer, checkpoints, net)
         weights.append(net.weight.data().asnumpy())
     np.testing.assert_array_equal(*weights)
 
@@ -152,11 +159,7 @@ def convolutions(folder):
         checkpoints = Checkpoints(net, trainer, 1, folder)
         assert checkpoints.restore() == Progress(iteration)
         if iteration == 0:
-            with autograd.record():
-                loss = net(x).sum()
-            loss.backward()
-            trainer.step(1)
-            checkpoints.after_step(Progress(1))
+            one_step(x, trainer, checkpoints, net)
         weights.append(net.weight.data().asnumpy())
     np.testing.assert_array_equal(*weights)
 
@@ -173,11 +176,7 @@ def outside_the_net(folder):
         checkpoints = Checkpoints(net, trainer, 1, folder)
         assert checkpoints.restore() == Progress(iteration)
         if iteration == 0:
-            with autograd.record():
-                loss = loss_scale(net(nd.ones((4, 3)))).sum()
-            loss.backward()
-            trainer.step(1)
-            checkpoints.after_step(Progress(1))
+            one_step(nd.ones((4, 3)), trainer, checkpoints, net, loss_scale)
         weights.append(loss_scale.weight.data().asnumpy())
     np.testing.assert_array_equal(*weights)
 

@@ -22,7 +22,8 @@ LEFT_UNFINISHED = {
     "samples.jsonl",
     "logs",
     "gloo",
-    *(f"{ABOUT}{end}" for end in ("", PART)),
+    ABOUT,
+    f"{ABOUT}{PART}",
     f"run.json{PART}",
     f"batching.json{PART}",
 }
