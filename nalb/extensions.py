@@ -86,6 +86,8 @@ def load_scheme(word: str) -> Scheme:
         raise InputError(
             f"scheme {word}: only nalb's own schemes leave routing to MXNet or size batches: give it a decide"
         )
+    if scheme.sums_by_sites:
+        raise InputError(f"scheme {word}: only nalb's own schemes sum by sites: leave sums_by_sites out")
 
     def decide(situation: Situation) -> ChosenShares:
         with found.named():

@@ -52,6 +52,7 @@ class Settings(JobOptions):
     starts_together: bool = False  # nalb launch starts all processes at once; other launchers may take minutes
     # NALB_ADDRESSES: the nodes' IP addresses, with commas. Only connections to these are watched; None: all are.
     addresses: frozenset[str] | None = None
+    has_agents: bool = False  # whether agents sum gradients, in place of MXNet's servers
 
     @property
     def process(self) -> str:
@@ -65,7 +66,7 @@ class Settings(JobOptions):
         site_of_node = read_sites(self.sites)
         if missing := [node for node in nodes if node not in site_of_node]:
             raise InputError(f"environment variable NALB_SITES names no site of {listed(missing)}: give each node's")
-        return Sites(tuple(site_of_node[node] for node in nodes))
+        return Sites(tuple(site_of_node[node] for node in nodes), pushes_zeros=not self.has_agents)
 
     @property
     def pushers(self) -> int:
@@ -150,7 +151,9 @@ def for_agents(environ: Mapping[str, str], *, node: str, endpoint: str, size: in
     size: the number of ranks; each is worker and server.
     """
     said = _of_process(environ, options_in(environ))
-    return _checked(Settings(role=role, node=node, endpoint=endpoint, num_workers=size, num_servers=size, **said))
+    return _checked(
+        Settings(role=role, node=node, endpoint=endpoint, num_workers=size, num_servers=size, has_agents=True, **said)
+    )
 
 
 def _of_process(environ: Mapping[str, str], said: dict[str, Any]) -> dict[str, Any]:

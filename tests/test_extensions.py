@@ -40,6 +40,7 @@ LEAVES = Scheme("leaves", lambda situation: exit(0))
 TOO_MUCH = Scheme("too much", lambda situation: ([5e9] * len(situation.nodes), "more than there is"))
 NOTHING = Scheme("nothing", lambda situation: None)
 ROUTES = Scheme("routes", None)
+BY_SITES = Scheme("by sites", lambda situation: (None, ""), sums_by_sites=True)
 NUMBER = 7
 
 
@@ -150,6 +151,7 @@ def test_entry_points_give_names(faulty, monkeypatch):
         ("faulty:MISSING", "scheme faulty:MISSING: .*faulty.py has no MISSING"),
         ("faulty:NUMBER", "scheme faulty:NUMBER is of type int: name a nalb.Scheme"),
         ("faulty:ROUTES", "scheme faulty:ROUTES: only nalb's own schemes leave routing to MXNet"),
+        ("faulty:BY_SITES", "scheme faulty:BY_SITES: only nalb's own schemes sum by sites"),
     ],
 )  # fmt: skip
 @pytest.mark.usefixtures("faulty")

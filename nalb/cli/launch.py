@@ -131,7 +131,7 @@ def _parse(args: argparse.Namespace) -> LaunchRequest:
     check_metrics_flag(args)
     if args.metrics is not None and scheme.routes_itself:
         raise InputError(
-            f"--metrics {args.metrics}: MXNet alone tells nothing: choose a scheme of nalb, or leave it out"
+            f"--metrics {args.metrics}: --scheme {scheme.name} tells nothing: choose a scheme of nalb, or leave it out"
         )
     if args.batching in BASELINES and not scheme.routes_itself:
         raise InputError(f"--batching {args.batching} is how MXNet's own KVStores train: add --scheme stock")

@@ -43,6 +43,7 @@ class _Link(Struct, frozen=True, forbid_unknown_fields=True):
     delay_ms: Any = None
     jitter_ms: Any = None
     loss_percent: Any = None
+    reorder_percent: Any = None
 
 
 class _Links(Struct, frozen=True):

@@ -32,8 +32,8 @@ def main(args: argparse.Namespace) -> int:
         if trainings := sorted(str(one.parent) for one in args.run_dir.glob("*/samples.jsonl")):
             raise InputError(f"{args.run_dir} has no iterations of its own: give one of {', '.join(trainings)}")
         raise InputError(
-            f"{args.run_dir / 'samples.jsonl'} has no iterations: wait for the first one, or give another run directory; MXNet"
-            " alone (`nalb launch --scheme stock` or p3) notes none"
+            f"{args.run_dir / 'samples.jsonl'} has no iterations: wait for the first one, or give another run directory; schemes"
+            " stock, p3 and gloo note none, nor do PyTorch's jobs on one machine"
         )
     found = paces(timeline, args.last)
     if args.schemes is not None:

@@ -7,7 +7,7 @@ answers with events. It also appends its iterations to the run's samples.jsonl.
 import os
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -21,7 +21,6 @@ from nalb.launch.roles import Place, ProcessSpec, Program
 from nalb.launch.run_dir import append_event
 from nalb.options import JobOptions
 from nalb.planning.nodes import Node
-from nalb.planning.shares import bound_s
 from nalb.process.own_program import own_argv
 from nalb.protocol import wire
 from nalb.transport.observer import arriving
@@ -59,11 +58,14 @@ def ring_program(model: str, compute_ms: float, interface: str) -> Program:
 class Ring:
     """Tells the ring's workers when to iterate and gathers their times. It must be used by one thread only.
 
-    nodes: the nodes of the job whose bound is noted with the ring's iterations; the workers among them form the ring.
+    nodes: the nodes of the job whose bound is noted with the ring's iterations; the workers among them form the ring. bound_of:
+    the bound of that job, in seconds, at configured rates.
     """
 
-    def __init__(self, address: str, nodes: Sequence[Node], model_bytes: int, samples_path: Path):
-        self._nodes, self._model_bytes, self._path = list(nodes), model_bytes, samples_path
+    def __init__(
+        self, address: str, nodes: Sequence[Node], bound_of: Callable[[wire.Configured], float], samples_path: Path
+    ):
+        self._bound_of, self._path = bound_of, samples_path
         self._names = [node.name for node in nodes if node.is_worker]
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.ROUTER)
@@ -94,8 +96,7 @@ class Ring:
     def send(self, message: wire.Message) -> None:
         """Take a message that a job's coordinator would take: the configured rates, a block, or the end."""
         if isinstance(message, wire.Configured):
-            capacities = message.for_bound(self._nodes)
-            self._bound_s = bound_s(self._nodes, self._model_bytes, capacities)
+            self._bound_s = self._bound_of(message)
         elif isinstance(message, wire.RunBlock):
             self._left = self._block = message.iterations
             self._tell_all(Run(message.iterations))

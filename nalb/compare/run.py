@@ -24,8 +24,11 @@ from nalb.launch.signals import ending_on_signals
 from nalb.launch.supervisor import print_line
 from nalb.launch.venue import PLAIN, Emulated, JobOrder, RunningJob, Where
 from nalb.options import DEFAULT_PRECISION, JobOptions
+from nalb.planning.nodes import Node
 from nalb.planning.precisions import ASKED
+from nalb.planning.shares import bound_s
 from nalb.process.own_program import own_argv
+from nalb.protocol import wire
 from nalb.reporting.batching_file import BatchingFile, write_batchings
 from nalb.reporting.parallel_file import ParallelFile, write_parallels
 from nalb.reporting.record import values_bytes
@@ -68,6 +71,11 @@ class CompareRequest:
         """The network on which all but a user's own training runs."""
         assert self.where.network is not None, "a replay runs in a network"
         return self.where.network
+
+    @property
+    def pushes_zeros(self) -> bool:
+        """As of Sites."""
+        return self.framework == MXNET
 
     @property
     def num_workers(self) -> int:
@@ -137,9 +145,9 @@ def compare_schemes(request: CompareRequest, schemes: Sequence[Variant]) -> None
         workload,
         len(request.where.nodes()),
         model_bytes,
-        None if network is None else configured_bound_s(network, model_bytes),
+        None if network is None else configured_bound_s(network, model_bytes, request.pushes_zeros),
         {name: one.result(samples) for name, one in series.items()},
-        None if network is None else goodput_bound_s(network, model_bytes),
+        None if network is None else goodput_bound_s(network, model_bytes, request.pushes_zeros),
     )
     write_run(request.run_dir, run)
 
@@ -179,7 +187,7 @@ def compare_parallels(request: CompareRequest, ways: Sequence[str], total: int) 
 
 def _replay(request: CompareRequest, replay: str, schemes: Sequence[Variant]) -> dict[str, Series]:
     network = request.network
-    bound_s = configured_bound_s(network, bytes_of(replay))
+    bound_s = configured_bound_s(network, bytes_of(replay), request.pushes_zeros)
     own = ",".join(dict.fromkeys(variant.name for variant in schemes if variant.is_own))
     options = replace(request.options, own_schemes=own or None)
     with Emulated(network) as venue:
@@ -204,7 +212,8 @@ def _held_job(
     if variant.scheme is None:
         ring = ring_program(replay, request.compute_ms, NODE_INTERFACE)
         nodes, samples = job_nodes(request.network), request.run_dir / "samples.jsonl"
-        peer = partial(Ring, nodes=nodes, model_bytes=bytes_of(replay), samples_path=samples)
+        bound_of = partial(_bound_s, nodes, bytes_of(replay), request.pushes_zeros)
+        peer = partial(Ring, nodes=nodes, bound_of=bound_of, samples_path=samples)
         return JobOrder(ring, JobOptions(root_port=RING_PORT), request.run_dir, RING, peer=peer)
     options = replace(options, scheme=AUTO, one_level=True, hold=True, in_store=True)
     name, port = "", NAMESPACE_PORT
@@ -222,6 +231,11 @@ def _held_job(
     else:
         program = mxnet_program(own_argv("kvstore_patch.roles.replay", replay, "--compute-ms", str(request.compute_ms)))
     return JobOrder(program, replace(options, root_port=port), request.run_dir, name)
+
+
+def _bound_s(nodes: Sequence[Node], model_bytes: int, pushes_zeros: bool, configured: wire.Configured) -> float:
+    """The lossless bound of an iteration at configured rates, seconds."""
+    return bound_s(nodes, model_bytes, configured.for_bound(nodes, pushes_zeros))
 
 
 def _train(request: CompareRequest, schemes: Sequence[Variant]) -> tuple[dict[str, Series], int]:

@@ -111,7 +111,7 @@ def check_threads(environ: Mapping[str, str] = os.environ, cpus: int | None = os
     """Check OMP_NUM_THREADS, which says how many OpenMP threads each process of a job starts."""
     chosen = environ.get("OMP_NUM_THREADS")
     if chosen is None:
-        detail = f"OMP_NUM_THREADS is not set: a worker of --hosts has all {cpus} CPUs, each process of other jobs one"
+        detail = f"OMP_NUM_THREADS is not set: a worker of --hosts or --root has all {cpus} CPUs, each process of other jobs one"
         return [Finding("threads", "ok", detail)]
     if not chosen.isdecimal() or int(chosen) < 1:
         return [Finding("threads", "warn", f"OMP_NUM_THREADS={chosen!r} is not a number above 0", "unset it or set 1")]

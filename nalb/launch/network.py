@@ -72,22 +72,23 @@ def configured_message(network: Network, elapsed_s: float, nodes: Collection[str
     )
 
 
-def configured_capacities(network: Network, elapsed_s: float) -> Capacities:
+def configured_capacities(network: Network, elapsed_s: float, pushes_zeros: bool = True) -> Capacities:
     """The network file's rates at `elapsed_s` as a planner's capacities, in bytes per second and in the file's node order.
 
-    They include the sites' uplinks where the nodes can sum within sites first.
+    They include the sites' uplinks where the nodes can sum within sites first. pushes_zeros: as of Sites.
     """
-    return configured_message(network, elapsed_s).for_bound(job_nodes(network))
+    return configured_message(network, elapsed_s).for_bound(job_nodes(network), pushes_zeros)
 
 
-def configured_bound_s(network: Network, model_bytes: float) -> float:
-    """The lossless bound of one iteration, in seconds, at the rates that the network begins with."""
-    return bound_s(job_nodes(network), model_bytes, configured_capacities(network, 0.0))
+def configured_bound_s(network: Network, model_bytes: float, pushes_zeros: bool = True) -> float:
+    """The lossless bound of one iteration, in seconds, at the rates that the network begins with. pushes_zeros: as of Sites."""
+    return bound_s(job_nodes(network), model_bytes, configured_capacities(network, 0.0, pushes_zeros))
 
 
-def goodput_bound_s(network: Network, model_bytes: float) -> float:
+def goodput_bound_s(network: Network, model_bytes: float, pushes_zeros: bool = True) -> float:
     """configured_bound_s(), in seconds, with the rates less the share of TCP's headers and acknowledgements."""
-    left = goodput_capacities(configured_capacities(network, 0.0), np.array(segments_at_once(network)))
+    capacities = configured_capacities(network, 0.0, pushes_zeros)
+    left = goodput_capacities(capacities, np.array(segments_at_once(network)))
     return bound_s(job_nodes(network), model_bytes, left)
 
 

@@ -11,8 +11,8 @@ from nalb.process.line_file import LineFile
 from nalb.transport.observer_door import SOCKET_PATH_BYTES
 
 SAMPLES = "samples.jsonl"
-# each run leaves one at least, or its trainings leave their samples in folders of their own
-SIGNS_OF_A_RUN = (SAMPLES, "run.json", "batching.json", "parallel.json", "logs", "checkpoints")
+# Each run leaves one at least. A folder in it is no sign: nodes of one job may have theirs in the folder of node 0.
+SIGNS_OF_A_RUN = (SAMPLES, "about.json", "run.json", "batching.json", "parallel.json", "logs", "checkpoints")
 
 
 def make_run_dir(out: str | None) -> Path:
@@ -25,7 +25,7 @@ def make_run_dir(out: str | None) -> Path:
         path = path.absolute()
         if not out:
             return _new_folder(path)
-        if any((path / name).exists() for name in SIGNS_OF_A_RUN) or any(path.glob(f"*/{SAMPLES}")):
+        if any((path / name).exists() for name in SIGNS_OF_A_RUN):
             raise InputError(f"{path} already holds a run: choose another --out")
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:

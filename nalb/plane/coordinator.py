@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from nalb.batching.schemes import PREDICTORS
+from nalb.batching.schemes import BASELINES, PREDICTORS
 from nalb.batching.speed import Predictor, require_library
 from nalb.errors import InputError, NalbError
 from nalb.extensions import own_of
@@ -22,6 +22,7 @@ from nalb.feedback.routing import Routing
 from nalb.plane.rendezvous import ALONE, END, NO_RING
 from nalb.process.exhaustion import raise_file_limit
 from nalb.process.last_words import die
+from nalb.schemes import GLOO, by_name
 from nalb.services.exchange.planes import AGENTS
 from nalb.settings import Settings, for_agents
 from nalb.transport.server import CoordinatorThread
@@ -39,8 +40,18 @@ def new_predictor(settings: Settings) -> Callable[[int], Predictor] | None:
     return PREDICTORS[settings.predictor]
 
 
+def check(settings: Settings) -> None:
+    """Raise InputError for what only jobs with MXNet have."""
+    scheme = by_name(settings.scheme)
+    if scheme.routes_itself:
+        raise InputError(f"NALB_SCHEME={scheme.name} is {scheme.meaning}: PyTorch alone is {GLOO.name}")
+    if settings.batching in BASELINES or settings.batching == "lb-bsp-federated":
+        raise InputError(f"NALB_BATCHING={settings.batching} is of MXNet alone: choose another, or leave it out")
+
+
 def serve(settings: Settings, has_ring: bool, is_alone: bool) -> None:
-    """Run the coordinator until stdin ends, or until all ranks have left."""
+    """Run the coordinator until stdin ends, or until all ranks have left. Raises InputError."""
+    check(settings)
     schemes, estimators = own_of(settings.scheme, settings.own_schemes, settings.estimator)
     predictor = new_predictor(settings)
     new_routing = Routing if has_ring and settings.keys_path is None else None  # a ring is not encrypted

@@ -7,14 +7,16 @@ site s together own m_s. The journey of a slice, and the links that its bytes lo
     members push it to the leader             out of each member, into the leader k - 1 times
     the leader pushes the sum to the owner    out of the leader, into the owner S - 1 times; nothing where owner and leader are one
     the owner answers                         out of the owner S - 1 times, into the leader
-    members push ZEROS, the leader answers    out of each member, into the leader k - 1 times, and the same back
+    the leader sends members the result       into each member, out of the leader k - 1 times
+    MXNet's members push zeros before         out of each member, into the leader k - 1 times
 
     uplink of site s, each way    M + (S - 2) m_s
     into machine i                M + (1 + Z) (k - 1) r_i + (S - 2) m_i
     out of machine i              (1 + Z) M + (k - 1 - Z) r_i + (S - 2) m_i
 
-with Z = ZEROS. For k = 1, where r_i = M, the last two loads equal the first: they are the loads of a job without sites (nodes.py).
-So the sites are planned like the nodes of such a job, and their LANs limit further how much they can own.
+with Z = 1 where members push zeros, else 0. For k = 1, where r_i = M, the last two loads equal the first: they are the loads of a
+job without sites (nodes.py). So the sites are planned like the nodes of such a job, and their LANs limit further how much they can
+own.
 """
 
 import numpy as np
@@ -22,7 +24,6 @@ import numpy as np
 from nalb.planning.filling import Floats, fill, pour
 from nalb.planning.sites import Sites, Uplinks
 
-ZEROS = 1.0  # bytes that a member pushes for each byte of a result: MXNet sends results only as answers to pushes
 HALVINGS = 52  # steps of a bisection: as many as a float has binary digits
 ROUNDING = 1e-9  # part of the model that counts as rounding
 
@@ -197,14 +198,14 @@ class _Lans:
         could = level_s[site] * self._rates
         spare_out, spare_in = spare = np.maximum(could - self._fixed, 0.0)
         first = np.minimum(spare_in / (per_in + others), spare_out / np.maximum(per_out + others, 1e-12))
-        third = np.minimum(
-            *np.divide(spare[::-1], self._slope[::-1], out=np.full(spare.shape, np.inf), where=self._slope[::-1] > 0)
-        )
+        first = np.minimum(first, model_bytes)  # which is the most that a machine can lead
+        third = np.divide(spare, self._slope, out=np.full(spare.shape, float(model_bytes)), where=self._slope > 0)
+        third = np.minimum(third.min(axis=0), model_bytes)
         meets = per_in > per_out  # beyond `meet` the direction in leaves less room
         meet = np.divide(np.maximum(spare_in - spare_out, 0.0), per_in - per_out, out=third.copy(), where=meets)
         second = np.clip(meet, first, third)
         left, led = np.full(sites.count, model_bytes), np.zeros(len(site))
-        for piece in np.minimum([first, second - first, third - second], model_bytes):
+        for piece in (first, second - first, third - second):
             whole = sites.totals(piece)
             part = np.divide(np.minimum(left, whole), whole, out=np.zeros(len(whole)), where=whole > 0)
             led += part[site] * piece
@@ -219,6 +220,6 @@ class _Lans:
 
 def _lan_lines(sites: Sites, model_bytes: float) -> tuple[Floats, Floats]:
     """(fixed bytes, bytes per byte led) of each machine's load without the part of owned bytes, out and in, shape (2, N) each."""
-    members = sites.machines.astype(np.float64)
-    fixed = np.array([np.full(len(members), (1 + ZEROS) * model_bytes), np.full(len(members), model_bytes)])
-    return fixed, np.array([members - 1 - ZEROS, (1 + ZEROS) * (members - 1)])
+    members, zeros = sites.machines.astype(np.float64), float(sites.pushes_zeros)
+    fixed = np.array([np.full(len(members), (1 + zeros) * model_bytes), np.full(len(members), model_bytes)])
+    return fixed, np.array([members - 1 - zeros, (1 + zeros) * (members - 1)])

@@ -196,7 +196,9 @@ class Coordinator:
         servers = [p.hello.node for p in sorted(self.members.servers, key=lambda p: p.rank) if p.sums_for_all]
         sites = None if settings.is_stock else settings.sites_of(self._nodes)
         by_node = UNSET if sites is None else dict(zip(self._nodes, sites.name_of_node, strict=True))
-        self.observers.tell(ReadyEvent(at_s=now_s, nodes=self._nodes, servers=servers, sites=by_node))
+        self.observers.tell(
+            ReadyEvent(at_s=now_s, nodes=self._nodes, servers=servers, has_agents=settings.has_agents, sites=by_node)
+        )
 
     def _levels(self) -> wire.Levels | None:
         """The levels of a job by sites; None where sums have one level."""

@@ -212,16 +212,19 @@ class Configured(Message, frozen=True):
             rates = np.minimum(rates, self._uplinks(self._sites(names)).parts())
         return Capacities(rates[0], rates[1], pairs)
 
-    def for_bound(self, nodes: Sequence[Node]) -> Capacities:
-        """The rates for the bound: with uplinks, and without caps of pairs, where these nodes can sum by sites."""
+    def for_bound(self, nodes: Sequence[Node], pushes_zeros: bool) -> Capacities:
+        """The rates for the bound: with uplinks, and without caps of pairs, where these nodes can sum by sites.
+
+        pushes_zeros: as of Sites.
+        """
         names = [node.name for node in nodes]
-        sites = self._sites(names)
+        sites = self._sites(names, pushes_zeros)
         if sites.has_levels and all(node.is_worker and node.is_server for node in nodes):
             return replace(self, pairs=[]).capacities(names, sites)
         return self.capacities(names)
 
-    def _sites(self, names: Sequence[str]) -> Sites:
-        return Sites(tuple(self.site.get(name, name) for name in names))
+    def _sites(self, names: Sequence[str], pushes_zeros: bool = True) -> Sites:
+        return Sites(tuple(self.site.get(name, name) for name in names), pushes_zeros)
 
     def _uplinks(self, sites: Sites) -> Uplinks:
         return Uplinks(sites, *np.array([self.uplinks.get(site, (math.inf, math.inf)) for site in sites.names]).T)

@@ -21,7 +21,7 @@ from nalb.planning.nodes import Capacities, CoreTimes, Floats, Node, load_bytes,
 from nalb.planning.nodes import loads_bytes as planned_loads_bytes
 from nalb.planning.shares import exact
 from nalb.planning.sites import Sites, Uplinks
-from nalb.planning.slices import Tensor
+from nalb.planning.slices import Tensor, size_bytes, value_dtype
 from nalb.planning.stock import OwnKeys, route
 from nalb.reporting.record import Step
 from nalb.schemes import SCHEMES, Scheme
@@ -265,7 +265,8 @@ def sites_of(step: Step) -> Sites | None:
     """The sites, where sums have two levels."""
     if step.ready is None or not step.ready.sites:
         return None
-    sites = Sites(tuple(step.ready.sites.get(node.name, node.name) for node in nodes_of(step)))
+    names = tuple(step.ready.sites.get(node.name, node.name) for node in nodes_of(step))
+    sites = Sites(names, pushes_zeros=not step.ready.has_agents)
     return sites if sites.has_levels else None
 
 
@@ -285,6 +286,9 @@ def shares_of(step: Step) -> Floats | None:
     if step.ready is None or not step.ready.servers or step.layout is None or not step.layout.tensors:
         return None
     tensors = [Tensor(*row) for row in step.layout.tensors]
+    if step.ready.has_agents:  # gloo's ring has every node sum an equal part, of values as they are
+        model_bytes = sum(size_bytes(one.elements, value_dtype(one.dtype)) for one in tensors)
+        return None if step.ready.sites else np.full(len(nodes), model_bytes / len(nodes))
     sizes, ranks = route(tensors, len(step.ready.servers), OwnKeys().of(tensors))  # of the first set of tensors
     of_rank = np.bincount(ranks, sizes, minlength=len(step.ready.servers))
     by_name = dict(zip(step.ready.servers, of_rank.tolist(), strict=True))

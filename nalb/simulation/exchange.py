@@ -284,8 +284,11 @@ class _RunBySites(_Run):
         self._payload, self._size = self._payload * 3, self._size * 3
         self._site, self._members, self._leader = sites.of_node, sites.members, by_site.leader_of_slice
         self._missing = [sites.count] * self._slices  # sums of sites
-        of_site = [[len(members)] * self._slices for members in sites.members]
-        self._missing_in_site = {_SUM: of_site, _BACK: [list(one) for one in of_site]}
+        self._pushes_zeros = sites.pushes_zeros
+        self._missing_in_site = {  # messages to the leader
+            _SUM: [[len(members)] * self._slices for members in sites.members],
+            _BACK: [[len(members) if sites.pushes_zeros else 1] * self._slices for members in sites.members],
+        }
 
     def _push(self, index: int, worker: int) -> None:
         self._to_leader(_SUM, index, worker)
@@ -317,15 +320,15 @@ class _RunBySites(_Run):
                 self._send_at(_TOTAL, index, owner, leaders[index], is_answer=True)
 
     def _end_sum(self, index: int, site: int) -> None:
-        """Send a site's sum to the owner, and the members' zeros to the leader: they follow the answers to pushes, made now."""
+        """Send a site's sum to the owner, and members' zeros to the leader: they follow the answers to pushes, made now."""
         leader = self._leader[site][index]
         for member in self._members[site]:
-            if member != leader:
+            if member != leader and self._pushes_zeros:
                 self._to_leader(_BACK, index, member)
         self._send_at(_TOTAL, index, leader, self._server[index], is_answer=False)
 
     def _hand_out(self, index: int, site: int) -> None:
-        """Send the result to the members, once the leader has it and all zeros are there."""
+        """Send the result to the members, once the leader has it, and zeros from all that push them."""
         for member in self._members[site]:
             self._send_at(_BACK, index, self._leader[site][index], member, is_answer=True)
 

@@ -68,7 +68,7 @@ def test_every_worker_finds_the_first_one_on_the_nodes_own_interface():
 
 def test_the_driver_turns_workers_reports_into_events(tmp_path):
     address, samples = f"ipc://{tmp_path}/ring", tmp_path / "samples.jsonl"
-    with zmq.Context() as context, Ring(address, NODES, 8_000_000, samples) as ring:
+    with zmq.Context() as context, Ring(address, NODES, lambda told: 8e6 / told.up["a"], samples) as ring:
         workers = []
         for rank in range(2):
             workers.append(context.socket(zmq.DEALER))
@@ -100,7 +100,7 @@ def test_the_driver_turns_workers_reports_into_events(tmp_path):
 
 def test_a_full_disk_is_one_line_that_names_the_file(tmp_path):
     full = pytest.raises(MachineError, match=r"^/dev/full: No space left on device: make room")
-    with Ring(f"ipc://{tmp_path}/ring", [Node("a")], 8, Path("/dev/full")) as ring, full:
+    with Ring(f"ipc://{tmp_path}/ring", [Node("a")], lambda _: 1.0, Path("/dev/full")) as ring, full:
         ring.complete([Iterated(1.0, 2.0, 1.0)])
 
 

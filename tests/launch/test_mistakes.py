@@ -84,10 +84,9 @@ def test_refused_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str], arg
     assert says in line
 
 
-# a run on hosts leaves logs alone, and a comparison of batchings that was killed the samples of its trainings
-@pytest.mark.parametrize("left", ["run.json", "parallel.json", "logs", "checkpoints", "lb-bsp/samples.jsonl"])
+# a run on hosts leaves logs, and every command begins with about.json
+@pytest.mark.parametrize("left", ["run.json", "parallel.json", "logs", "checkpoints", "about.json"])
 def test_a_run_directory_that_holds_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str], left: str) -> None:
-    (tmp_path / left).parent.mkdir(exist_ok=True)
     (tmp_path / left).touch()
     code, line = refusal(capsys, "--out", str(tmp_path), "--local", "1", "--", "true")
     assert code == 2
@@ -106,11 +105,18 @@ def test_metrics_that_nobody_can_read(capsys: pytest.CaptureFixture[str]) -> Non
     assert (code, line) == (2, "nalb launch: --metrics 70000: give a port, 1 to 65535")
     code, line = refusal(capsys, "--metrics", "9464", "--local", "2", "--scheme", "stock", "--", "true")
     assert code == 2
-    assert "MXNet alone tells nothing" in line
+    assert "--scheme stock tells nothing" in line
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         code, line = refusal(capsys, "--metrics", str(port), "--local", "2", "--", "true")
     assert (code, line) == (2, f"nalb launch: --metrics {port} on 127.0.0.1: Address already in use: choose another")
+
+
+def test_a_folder_of_another_node_is_no_run(tmp_path: Path) -> None:
+    """Nodes of one job may share --out, and the first of them need not be the first to start."""
+    (tmp_path / "n1").mkdir()
+    (tmp_path / "n1" / "samples.jsonl").touch()
+    assert make_run_dir(str(tmp_path)) == tmp_path
 
 
 def test_runs_that_begin_in_the_same_second_have_directories_of_their_own(

@@ -9,7 +9,7 @@ from scipy.optimize import linprog
 from nalb.errors import InputError
 from nalb.planning.distribution import Situation
 from nalb.planning.leaders import SitePlan, choose_leaders
-from nalb.planning.levels import ZEROS, even_led_bytes, lan_load_bytes, least_led_bytes, levels_s, uplink_load_bytes
+from nalb.planning.levels import even_led_bytes, lan_load_bytes, least_led_bytes, levels_s, uplink_load_bytes
 from nalb.planning.nodes import Capacities, Node, completion_s
 from nalb.planning.shares import average, bound_s, exact, level_bounds_s, pairwise
 from nalb.planning.sites import Sites, Uplinks
@@ -20,9 +20,11 @@ from tests.planning.strategies import laws, simple_layout
 MBPS = 125_000.0  # bytes per second
 
 
-def by_sites(sizes: list[int], up: list[float], lan: list[float]) -> tuple[list[Node], Capacities]:
+def by_sites(
+    sizes: list[int], up: list[float], lan: list[float], pushes_zeros: bool = True
+) -> tuple[list[Node], Capacities]:
     """Sites of these sizes; rates of uplinks and machines in Mbit/s, both ways."""
-    sites = Sites(tuple(f"s{site}" for site, size in enumerate(sizes) for _ in range(size)))
+    sites = Sites(tuple(f"s{site}" for site, size in enumerate(sizes) for _ in range(size)), pushes_zeros)
     uplinks = Uplinks(sites, MBPS * np.array(up), MBPS * np.array(up))
     rates = MBPS * np.array(lan)
     return [Node(f"n{i}") for i in range(sum(sizes))], Capacities(rates, rates, {}, None, uplinks)
@@ -49,7 +51,7 @@ def carried(plan: SitePlan, owner_of_slice: list[int], sizes_bytes: list[int]) -
             send(owner, leader, size)
             for member in members:
                 send(member, leader, size)  # to be summed
-                send(member, leader, ZEROS * size)
+                send(member, leader, sites.pushes_zeros * size)
                 send(leader, member, size)  # the result
     return uplink, lan
 
@@ -59,20 +61,21 @@ def networks_of_sites(draw: st.DrawFn) -> tuple[list[Node], Capacities]:
     sizes = draw(st.lists(st.integers(1, 4), min_size=2, max_size=5).filter(lambda found: max(found) > 1))
     rate = st.floats(1, 1000)
     up = draw(st.lists(st.one_of(rate, st.just(float("inf"))), min_size=len(sizes), max_size=len(sizes)))
-    return by_sites(sizes, up, draw(st.lists(rate, min_size=sum(sizes), max_size=sum(sizes))))
+    return by_sites(sizes, up, draw(st.lists(rate, min_size=sum(sizes), max_size=sum(sizes))), draw(st.booleans()))
 
 
 def least_s(capacities: Capacities, model_bytes: float) -> float:
-    """The least time of both levels by a linear program in T, r and m."""
+    """The least time by a linear program in T, r and m, in parts of the model: its solver's tolerance is absolute."""
     uplinks = capacities.uplinks
     assert uplinks is not None
     sites, nodes = uplinks.sites, len(capacities.up)
+    zeros = int(sites.pushes_zeros)
     wide = 1 + 2 * nodes
     upper, most, equal = [], [], []
 
     def limit(rate: float, fixed: float, led: dict[int, float], owned: list[int]) -> None:
         row = np.zeros(wide)
-        row[0] = -rate
+        row[0] = -rate / model_bytes
         for node, bytes_ in led.items():
             row[1 + node] = bytes_
         row[[1 + nodes + node for node in owned]] = sites.count - 2
@@ -82,20 +85,20 @@ def least_s(capacities: Capacities, model_bytes: float) -> float:
     for site, members in enumerate(sites.members):
         count = len(members)
         if np.isfinite(uplinks.up[site]):
-            limit(min(uplinks.up[site], uplinks.down[site]), model_bytes, {}, list(members))
+            limit(min(uplinks.up[site], uplinks.down[site]), 1, {}, list(members))
         all_led = np.zeros(wide)
         all_led[[1 + node for node in members]] = 1
         equal.append(all_led)
         for node in members:
-            limit(capacities.up[node], (1 + ZEROS) * model_bytes, {node: count - 1 - ZEROS}, [node])
-            limit(capacities.down[node], model_bytes, {node: (1 + ZEROS) * (count - 1)}, [node])
+            limit(capacities.up[node], 1 + zeros, {node: count - 1 - zeros}, [node])
+            limit(capacities.down[node], 1, {node: (1 + zeros) * (count - 1)}, [node])
             leads = np.zeros(wide)
             leads[[1 + node, 1 + nodes + node]] = -1, 1
             upper.append(leads)
             most.append(0)
     all_owned = np.zeros(wide)
     all_owned[1 + nodes :] = 1
-    solved = linprog(np.eye(wide)[0], upper, most, [*equal, all_owned], [model_bytes] * (sites.count + 1))
+    solved = linprog(np.eye(wide)[0], upper, most, [*equal, all_owned], [1] * (sites.count + 1))
     assert solved.status == 0
     return float(solved.x[0])
 
@@ -145,12 +148,13 @@ def test_plans_load_uplinks_and_lans_as_the_formulas_say(network: tuple[list[Nod
             assert plan.by_site.leader_of_slice[sites.of_node[owner]][index] == owner
 
 
-def test_a_site_sends_the_model_once_through_its_uplink() -> None:
-    nodes, capacities = by_sites([3, 3], [60, 100], [400] * 6)
+@pytest.mark.parametrize("zeros", [0, 1])
+def test_a_site_sends_the_model_once_through_its_uplink(zeros: int) -> None:
+    nodes, capacities = by_sites([3, 3], [60, 100], [400] * 6, bool(zeros))
     assert bound_s(nodes, 12.9e6, capacities) == pytest.approx(12.9e6 / (60 * MBPS))
     wan_s, lan_s = level_bounds_s(nodes, 12.9e6, capacities)
     assert wan_s == pytest.approx(1.72)
-    assert lan_s == pytest.approx((1 + 2 * (1 + ZEROS) / 3) * 12.9e6 / (400 * MBPS))
+    assert lan_s == pytest.approx((1 + 2 * (1 + zeros) / 3) * 12.9e6 / (400 * MBPS))
 
 
 def test_uplinks_share_the_sums_and_machines_what_is_left_by_their_links() -> None:

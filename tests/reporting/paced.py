@@ -22,6 +22,7 @@ def step(
     computing_s: list[float] | None = None,
     nodes: list[str] = NODES,
     sites: dict[str, str] | None = None,
+    has_agents: bool = False,
     **fields: Any,
 ) -> Step:
     """An iteration of 12 MB: each server sums 3 MB, so each of four nodes carries 12 + 2 * 3 = 18 MB each way.
@@ -45,7 +46,7 @@ def step(
         **fields,
     )
     told = {} if sites is None else {"sites": sites}
-    ready = ReadyEvent(at_s=1.0, nodes=nodes, servers=nodes, **told)
+    ready = ReadyEvent(at_s=1.0, nodes=nodes, servers=nodes, has_agents=has_agents, **told)
     return Step(place, begin_s, event, [], ready=ready, layout=LayoutEvent(at_s=2.0, model_bytes=12_000_000))
 
 

@@ -69,6 +69,22 @@ def test_what_mxnet_routes_loads_the_servers_of_its_keys():
         assert not any(thing.kind is LINK for thing in needs(other))
 
 
+def test_a_ring_has_every_node_sum_an_equal_part_of_values_as_they_are():
+    one = step(shares={}, has_agents=True, estimate=rates([18] * 4))
+    tensors = [("0", 1000, "float32_as_int8", 0), ("3", 500, "float16", 1)]
+    one = replace(one, layout=LayoutEvent(at_s=0.0, model_bytes=2000, tensors=tensors))
+    assert list(shares_of(one)) == [1250] * 4
+    assert loads_bytes(one, shares_of(one))[0] == dict.fromkeys(NODES, 5000 + 2 * 1250)
+    assert (
+        shares_of(replace(one, ready=structs.replace(one.ready, sites=dict.fromkeys(NODES, "a") | {"n3": "b"}))) is None
+    )
+
+
+def test_agents_of_a_site_push_no_zeros():
+    sites = {"n0": "a", "n1": "a", "n2": "b", "n3": "c"}
+    assert [sites_of(step(sites=sites, has_agents=one)).pushes_zeros for one in (False, True)] == [True, False]
+
+
 def test_declared_sites_need_what_crosses_their_uplinks_where_sums_have_one_level():
     sites = {"n0": "east", "n1": "east", "n2": "west", "n3": "south"}
     uplinks = {"east": (20 * MB, 40 * MB), "west": (90 * MB, 90 * MB), "south": (90 * MB, 90 * MB)}

@@ -18,6 +18,7 @@ class JobNodes:
     rank_of_node: Mapping[int, int]  # of the servers that sum for all workers
     sites: Sites | None = None  # of the nodes; None: sums have one level
     site_rank_of_node: Mapping[int, int] = field(default_factory=dict)  # of the servers that sum within a site
+    pushes_zeros: bool = True  # as of Sites, also where sums have one level
 
     @classmethod
     def of(
@@ -27,6 +28,7 @@ class JobNodes:
         servers: Mapping[str, int],
         sites: Sites | None = None,
         site_servers: Mapping[str, int] = NOBODY,
+        pushes_zeros: bool = True,
     ) -> "JobNodes":
         """The nodes of these names. servers, site_servers: ranks by name."""
         return cls(
@@ -34,6 +36,7 @@ class JobNodes:
             {i: servers[name] for i, name in enumerate(names) if name in servers},
             sites,
             {i: site_servers[name] for i, name in enumerate(names) if name in site_servers},
+            pushes_zeros,
         )
 
     @property

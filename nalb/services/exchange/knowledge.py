@@ -169,7 +169,7 @@ class NetworkKnowledge:
         """Learn the configured rates, for the oracle and the bound. Uplinks count where sums have two levels. Raises InputError."""
         nodes = self.nodes
         self._configured = ConfiguredRates(
-            message.capacities(nodes.names, nodes.sites), message.for_bound(list(nodes.nodes))
+            message.capacities(nodes.names, nodes.sites), message.for_bound(list(nodes.nodes), nodes.pushes_zeros)
         )
 
     def note_delay(self, round_trip_s: float, is_bbr: bool) -> None:

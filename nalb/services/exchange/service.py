@@ -88,6 +88,7 @@ class Exchange(Service):
             servers={p.hello.node: p.rank for p in servers if p.sums_for_all},
             sites=self._settings.sites_of(names),
             site_servers={p.hello.node: p.rank for p in servers if p.sums_within_site},
+            pushes_zeros=not self._settings.has_agents,
         )
         checks_slices = self._settings.verify_sums  # which only plans have
         routing = None if checks_slices or self._new_routing is None else self._new_routing()
