@@ -22,7 +22,6 @@ from nalb.feedback.routing import Routing
 from nalb.plane.rendezvous import ALONE, END, NO_RING
 from nalb.process.exhaustion import raise_file_limit
 from nalb.process.last_words import die
-from nalb.schemes import GLOO, by_name
 from nalb.services.exchange.planes import AGENTS
 from nalb.settings import Settings, for_agents
 from nalb.transport.server import CoordinatorThread
@@ -42,9 +41,8 @@ def new_predictor(settings: Settings) -> Callable[[int], Predictor] | None:
 
 def check(settings: Settings) -> None:
     """Raise InputError for what only jobs with MXNet have."""
-    scheme = by_name(settings.scheme)
-    if scheme.routes_itself:
-        raise InputError(f"NALB_SCHEME={scheme.name} is {scheme.meaning}: PyTorch alone is {GLOO.name}")
+    if settings.is_pure:
+        raise InputError(f"NALB_SCHEME={settings.scheme} is of MXNet alone: PyTorch alone is gloo")
     if settings.batching in BASELINES or settings.batching == "lb-bsp-federated":
         raise InputError(f"NALB_BATCHING={settings.batching} is of MXNet alone: choose another, or leave it out")
 
