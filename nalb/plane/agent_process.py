@@ -25,6 +25,7 @@ class AgentProcess:
     def __init__(self, silence_s: float):
         """silence_s: for how long a signal may have stopped it before it is killed."""
         self._silence_s, self._stopped_s, self._was_stopped = silence_s, 0.0, False
+        self._switches: object = None  # of its main thread's context, at the last look
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._poller = select.poll()
         self._poller.register(self._socket, select.POLLIN)
@@ -60,8 +61,8 @@ class AgentProcess:
         while not self._poller.poll(1000 * CHECK_S):
             if monotonic() > end_s:
                 raise TimeoutError
-            is_stopped = psutil.Process(self.pid).status() == psutil.STATUS_STOPPED
-            self._stopped_s = self._stopped_s + CHECK_S if is_stopped else 0.0
+            with suppress(OSError, psutil.Error):  # no descriptor is left at the moment, or the agent has just ended
+                self._note_stopped()
             if self._stopped_s >= self._silence_s:
                 self._was_stopped = True
                 self._child.kill()
@@ -69,6 +70,14 @@ class AgentProcess:
             look()
         packet = self._packet()
         return o.decode_at_training(packet) if packet else None
+
+    def _note_stopped(self) -> None:
+        """Look whether the agent is stopped. netem's duty cycle stops it for moments, between which it runs."""
+        agent = psutil.Process(self.pid)
+        with agent.oneshot():
+            is_stopped, switches = agent.status() == psutil.STATUS_STOPPED, agent.num_ctx_switches()
+        has_run, self._switches = switches != self._switches, switches
+        self._stopped_s = CHECK_S + (0.0 if has_run else self._stopped_s) if is_stopped else 0.0
 
     def _packet(self) -> bytes:
         try:

@@ -13,9 +13,10 @@ Values of two bytes are float32 in memory, where the caller converts them, and t
 Shared memory is one segment, with a place for each sum of an iteration. A place is used again once its sum has been read; an
 iteration that comes earlier waits. So there is one copy of the gradients at most.
 
-Once the agent has ended, sums under way and all later calls raise why. A script that hears of it by neither within GRACE_S, because
-it waits for another rank elsewhere (in gloo, say), is ended: gloo would wait for half an hour. So is one that has heard, and waits
-elsewhere for GRACE_S all the same: a backward pass waits for all sums before it raises the error of one.
+Once the agent has ended, sums under way and all later calls raise why. A script that hears of it by neither may go on while its main
+thread computes or writes: it comes to its next sum. One that waits for GRACE_S, for another rank elsewhere (in gloo, say), is ended:
+gloo would wait for half an hour. So is one that has heard, and waits elsewhere for GRACE_S all the same: a backward pass waits for
+all sums before it raises the error of one.
 """
 
 import math
@@ -39,6 +40,7 @@ from nalb.plane.cycle import CycleRecorder
 from nalb.plane.memory import OwnSegment
 from nalb.planning.slices import sum_dtype
 from nalb.process.last_words import die, tell_launcher
+from nalb.process.main_thread import MainThread
 from nalb.services.batching.messages import BatchSizes, Computed, JoinBatching
 from nalb.services.exchange.calls import announcement
 from nalb.services.exchange.messages import CallAgreed, Finish, TensorSpec
@@ -117,7 +119,7 @@ class Front:
         self._start, self._owner = start, os.getpid()
         self.agent = AgentProcess(silence_s)
         self.by_plane = 0  # sums that went by the plane
-        # Whether a script is ended that does not hear of an error within GRACE_S, or waits for so long where none is heard.
+        # Whether a script is ended that waits for GRACE_S and has not heard of an error, or waits where none is heard.
         self.ends_script = True
         self.waits_elsewhere: Callable[[], bool] = lambda: False  # whether it waits for other ranks just then, not here
         # Why it waits elsewhere for what cannot come; None: it does not, or this was answered before. Asked each LOOK_S.
@@ -349,19 +351,24 @@ class Front:
         if monotonic() - self._looked_s < LOOK_S:
             return
         self._looked_s = monotonic()
-        if (why := self.why_in_vain()) is not None:
+        try:
+            why = self.why_in_vain()
+        except OSError:  # this process has no descriptor left at the moment
+            return
+        if why is not None:
             failure = Failure(cause=Cause.UNREACHABLE, detail=why, role="worker", node=self._start.node)
             with suppress(OSError):  # the agent has ended, and has said why
                 self.agent.send(o.Leave(carried(failure)))
 
     def _end_script(self) -> None:
-        since_s, error = monotonic(), self._error
+        since_s, error, script = monotonic(), self._error, MainThread()
         assert error is not None
         while monotonic() - since_s < GRACE_S:
             sleep(min(STUCK_CHECK_S, GRACE_S))
             if self._is_leaving:
                 return
-            if self._has_heard and not self.waits_elsewhere():
+            is_at_work = script.is_at_work()
+            if (self._has_heard or is_at_work) and not self.waits_elsewhere():
                 since_s = monotonic()
         die(error.failure, error.exit_code)
 

@@ -1,11 +1,13 @@
 """Which slices of an iteration may leave, and what of its tensors is summed. Pure.
 
 A slice may leave once its elements are ready and no more than the window is under way: bytes that other ranks sum and have not
-answered. Slices leave in the order in which they become ready. The training process hears of sums in parts of TELL_BYTES, so that
-it copies the first while the others travel.
+answered. Of those that are ready the first one leaves first. It leaves despite a full window if all that is under way comes after
+it: ranks' sums may become ready in different orders, as those of two GPUs do, and each rank would wait for what the other holds
+back. The training process hears of sums in parts of TELL_BYTES, so that it copies the first while the others travel.
 """
 
-from collections import Counter, deque
+from collections import Counter
+from heapq import heappop, heappush
 from itertools import accumulate
 
 from nalb.planning.slices import ITEM_BYTES, Layout, sum_dtype, value_dtype
@@ -40,7 +42,8 @@ class SliceProgress:
     def __init__(self, cut: Cut, window_bytes: int):
         """window_bytes: 0 for no limit."""
         self._cut, self._window_bytes = cut, window_bytes
-        self._queue: deque[int] = deque()  # slices that are ready and have not left
+        self._queue: list[int] = []  # a heap of slices that are ready and have not left
+        self._left: list[int] = []  # a heap of those that have; answered ones are taken out once they are the first
         self._queued = list(cut.first)  # by tensor, its first slice that is not ready
         self._answered = bytearray(cut.first[-1])
         self._complete = list(cut.first)  # by tensor, its first slice without an answer
@@ -56,7 +59,7 @@ class SliceProgress:
         cut, index = self._cut, self._queued[tensor]
         end = cut.first[tensor + 1]
         while index < end and cut.stop[index] <= elements:
-            self._queue.append(index)
+            heappush(self._queue, index)
             index += 1
         self._queued[tensor] = index
         self.ready_tensors = self._leading(self._queued, self.ready_tensors, len(cut.elements))
@@ -69,12 +72,19 @@ class SliceProgress:
 
     @property
     def has_next(self) -> bool:
-        """Whether a slice may leave: one is ready, and the window is not full."""
-        return bool(self._queue) and not (self._window_bytes and self.under_way_bytes >= self._window_bytes)
+        """Whether a slice may leave: one is ready, and the window is not full or holds later ones alone."""
+        if not self._queue or not self._window_bytes or self.under_way_bytes < self._window_bytes:
+            return bool(self._queue)
+        while self._left and self._answered[self._left[0]]:
+            heappop(self._left)
+        return not self._left or self._queue[0] < self._left[0]
 
     def next_slice(self) -> int | None:
-        """The slice that leaves now; None: there is none, or the window is full."""
-        return self._queue.popleft() if self.has_next else None
+        """The slice that leaves now; None: none may."""
+        if not self.has_next:
+            return None
+        heappush(self._left, self._queue[0])
+        return heappop(self._queue)
 
     def note_answer(self, index: int) -> int | None:
         """Take in that a slice's sum is back; returns how many elements of its tensor to tell of as summed, or None.

@@ -3,7 +3,6 @@
 import os
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 import numpy.typing as npt
@@ -43,6 +42,7 @@ class Residuals:
                 np.savez(file, **{str(k): values for k, values in enumerate(self._values)})
             os.replace(unfinished, path)
         except OSError as error:
+            unfinished.unlink(missing_ok=True)  # else a full disk stays full
             raise MachineError(f"cannot write what rounding took to {path} ({error}): free the folder's disk") from None
 
     @classmethod
@@ -50,9 +50,9 @@ class Residuals:
         """What a file holds; None where there is none, or it is damaged: that costs one rounding."""
         found = cls()
         try:
-            with np.load(path, allow_pickle=False) as arrays:
+            with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
                 found._values = [arrays[str(k)] for k in range(len(arrays.files))]
-        except (OSError, ValueError, KeyError, EOFError, BadZipFile):
+        except Exception:  # of zipfile, which has many for damage, as NotImplementedError for an unknown method
             return None
         found._tensors = [(one.size, one.dtype.name) for one in found._values]
         return found

@@ -83,8 +83,6 @@ class Checkpoints:
         is_joined = dist.is_available() and dist.is_initialized()
         self._rank: int = dist.get_rank() if is_joined else 0
         self._ranks: int = dist.get_world_size() if is_joined else 1
-        job = current_job() if is_joined else None
-        self._front = None if job is None else job.front
         self._kept_files = keep + 1  # the newest checkpoint may be damaged
 
     def restore(self) -> Progress:
@@ -108,8 +106,8 @@ class Checkpoints:
         if self._rank == 0:
             log.warning("goes on from checkpoint %s", self._keeper.path_of(checkpoint))
         self._seed_random(checkpoint.progress.iteration)
-        if self._front is not None:
-            self._front.read_kept(str(self._kept_path(checkpoint.progress.iteration)))
+        if (front := self._front) is not None:
+            front.read_kept(str(self._kept_path(checkpoint.progress.iteration)))
         return checkpoint.progress
 
     def after_step(self, progress: Progress) -> None:
@@ -126,9 +124,15 @@ class Checkpoints:
         self._claim_folder()
         if self._rank == 0:
             self._write(progress)
-        if self._front is not None:
-            self._write_kept(self._front, progress.iteration)
+        if (front := self._front) is not None:
+            self._write_kept(front, progress.iteration)
         self._seed_random(progress.iteration)
+
+    @property
+    def _front(self) -> Front | None:
+        """This rank's end of the plane; None where it has none, or has left the job."""
+        job = current_job()
+        return None if job is None else job.front
 
     def _write(self, progress: Progress) -> None:
         file = io.BytesIO()
@@ -140,7 +144,9 @@ class Checkpoints:
         """Have this rank's file written, and remove those that no checkpoint needs any more."""
         path = self._kept_path(iteration)
         front.write_kept(str(path))
-        for old in sorted(path.parent.glob(f"kept-*-{self._rank}.npz"), reverse=True)[self._kept_files :]:
+        # by age: the newest by number may be of checkpoints that were damaged, and came before this one
+        kept = sorted(path.parent.glob(f"kept-*-{self._rank}.npz"), key=lambda one: one.stat().st_mtime_ns)
+        for old in kept[: -self._kept_files]:
             old.unlink(missing_ok=True)
 
     def _kept_path(self, iteration: int) -> Path:

@@ -1,6 +1,7 @@
 """The training process's end of the plane, against an agent that the test plays."""
 
 import mmap
+import hashlib
 import os
 import signal
 import socket
@@ -290,6 +291,23 @@ def test_an_agent_that_is_stopped_before_it_listens_is_named(ends, monkeypatch):
         ends.pop().close()
         with pytest.raises(JobFailed, match="worker n0 lost its agent, which has been stopped by a signal"):
             making.result(LIMIT_S)
+
+
+def test_a_script_that_computes_comes_to_its_next_sum(ends, monkeypatch):
+    died = []
+    monkeypatch.setattr(fronts, "GRACE_S", 0.2)
+    monkeypatch.setattr(fronts, "STUCK_CHECK_S", 0.02)
+    monkeypatch.setattr(fronts, "die", lambda *why: died.append(why))
+    job = Job(ends)
+    job.agent.tell(o.Ended(Failure(cause=Cause.SILENT, detail="has not reported", role="agent", node="n1")))
+    os.kill(job.front.agent.pid, signal.SIGKILL)
+    job.agent.socket.close()
+    end_s = time.monotonic() + 1.0
+    while time.monotonic() < end_s:
+        hashlib.sha256(bytes(10**6))
+    assert not died, "it writes a checkpoint, say"
+    until(lambda: died)  # it sleeps
+    job.front.close()
 
 
 @pytest.mark.parametrize("has_heard", [False, True])

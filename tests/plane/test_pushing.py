@@ -41,12 +41,12 @@ def test_progress(sizes, window_bytes, random):
     while not progress.is_complete:
         growing = [tensor for tensor, elements in enumerate(sizes) if ready[tensor] < elements]
         if growing and (not under_way or random.random() < 0.5):
-            tensor = growing[0]
+            tensor = random.choice(growing)
             ready[tensor] = min(sizes[tensor], ready[tensor] + random.randint(1, 300_000))
             progress.make_ready(tensor, ready[tensor])
         assert (progress.ready_tensors == len(sizes)) == (ready == sizes)
         while (index := progress.next_slice()) is not None:
-            assert not window_bytes or progress.under_way_bytes < window_bytes
+            assert not window_bytes or progress.under_way_bytes < window_bytes or index < min(under_way)
             assert index not in left
             assert cut.stop[index] <= ready[cut.tensor[index]]
             left.add(index)
@@ -65,6 +65,33 @@ def test_progress(sizes, window_bytes, random):
                 progress.note_answer(index)
     assert told == sizes
     assert tells <= sum(elements // cut.tell_elements[0] + 1 for elements in sizes)
+
+
+@pytest.mark.parametrize("orders", [([0, 1], [1, 0]), ([0, 1], [0, 1])])
+def test_ranks_whose_sums_become_ready_in_different_orders_do_not_wait_for_each_other(orders):
+    sizes = [200_000, 200_000]
+    cut = cut_of(sizes)
+    ranks = [SliceProgress(cut, window_bytes=100_000) for _ in orders]
+    pushed = [set() for _ in ranks]
+    for progress, order in zip(ranks, orders, strict=True):
+        for tensor in order:
+            progress.make_ready(tensor, sizes[tensor])
+            _push(progress, pushed[ranks.index(progress)], cut)
+    while not all(one.is_complete for one in ranks):
+        summed = set.intersection(*pushed)
+        assert summed, "each rank waits for the other"
+        for progress, mine in zip(ranks, pushed, strict=True):
+            for index in summed:
+                progress.under_way_bytes -= cut.size_bytes[index]
+                progress.note_answer(index)
+            mine -= summed
+            _push(progress, mine, cut)
+
+
+def _push(progress, pushed, cut):
+    while (index := progress.next_slice()) is not None:
+        progress.under_way_bytes += cut.size_bytes[index]
+        pushed.add(index)
 
 
 def test_a_broken_off_iteration_is_complete_without_its_last_tensors():

@@ -1,0 +1,39 @@
+"""Files of what rounding took: damage costs one rounding, and a full disk leaves nothing behind."""
+
+import pytest
+
+from nalb.errors import MachineError
+from nalb.plane.residuals import Residuals
+from tests.plane.test_pushing import cut_of
+
+
+@pytest.fixture
+def kept():
+    result, cut = Residuals(), cut_of([3, 40])
+    result.fit(cut)
+    for index in range(cut.first[-1]):
+        result.of(cut, index)[:] = 1 + index
+    return result
+
+
+def test_a_damaged_file_is_no_error(kept, tmp_path):
+    path, cut = tmp_path / "kept.npz", cut_of([3, 40])
+    kept.write(path)
+    whole = path.read_bytes()
+    found = Residuals.read(path)
+    found.fit(cut)
+    assert [list(found.of(cut, index)) for index in range(2)] == [[1.0] * 3, [2.0] * 40]
+    for place in range(0, len(whole), 2):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x5B]) + whole[place + 1 :])
+        Residuals.read(path)
+    for stop in range(0, len(whole), 10):
+        path.write_bytes(whole[:stop])
+        assert Residuals.read(path) is None
+
+
+def test_a_folder_that_cannot_be_written_to_keeps_no_part(kept, tmp_path):
+    path = tmp_path / "kept.npz"
+    path.mkdir()  # in place of the file
+    with pytest.raises(MachineError, match="cannot write what rounding took"):
+        kept.write(path)
+    assert list(tmp_path.iterdir()) == [path]
