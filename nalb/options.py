@@ -292,7 +292,7 @@ class JobOptions:
         None,
         "NALB_CHECKPOINTS_JOB",
         AnyText("a name"),
-        "what the folder's lock calls the job, as no other is called; default: the scheduler's address",
+        "what the folder's lock calls the job, as no other is called; default: the scheduler's address, with PyTorch the master's",
     )
     verify_sums: bool = _option(
         False,

@@ -74,8 +74,7 @@ class AgentProcess:
     def _note_stopped(self) -> None:
         """Look whether the agent is stopped. netem's duty cycle stops it for moments, between which it runs."""
         agent = psutil.Process(self.pid)
-        with agent.oneshot():
-            is_stopped, switches = agent.status() == psutil.STATUS_STOPPED, agent.num_ctx_switches()
+        is_stopped, switches = agent.status() == psutil.STATUS_STOPPED, agent.num_ctx_switches()
         has_run, self._switches = switches != self._switches, switches
         self._stopped_s = CHECK_S + (0.0 if has_run else self._stopped_s) if is_stopped else 0.0
 

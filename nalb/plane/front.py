@@ -13,10 +13,10 @@ Values of two bytes are float32 in memory, where the caller converts them, and t
 Shared memory is one segment, with a place for each sum of an iteration. A place is used again once its sum has been read; an
 iteration that comes earlier waits. So there is one copy of the gradients at most.
 
-Once the agent has ended, sums under way and all later calls raise why. A script that hears of it by neither may go on while its main
-thread computes or writes: it comes to its next sum. One that waits for GRACE_S, for another rank elsewhere (in gloo, say), is ended:
-gloo would wait for half an hour. So is one that has heard, and waits elsewhere for GRACE_S all the same: a backward pass waits for
-all sums before it raises the error of one.
+Once the agent has ended, sums under way and all later calls raise why. A script that hears of it by neither may go on while its
+main thread computes or writes: it comes to its next sum. One that waits for GRACE_S, for another rank elsewhere (in gloo, say), is
+ended: gloo would wait for half an hour. So is one that has heard, and waits elsewhere for GRACE_S all the same: a backward pass
+waits for all sums before it raises the error of one.
 """
 
 import math

@@ -1,7 +1,7 @@
 """The training process's end of the plane, against an agent that the test plays."""
 
-import mmap
 import hashlib
+import mmap
 import os
 import signal
 import socket
