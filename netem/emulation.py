@@ -97,6 +97,11 @@ class Emulation:
         """The mechanism that keeps the CPU quotas, for people; None where the file has no quotas."""
         return None if self._limits is None else self._limits.label
 
+    @property
+    def stops_processes(self) -> bool:
+        """Whether the CPU quotas are kept by stopping processes and letting them go on."""
+        return self._limits is not None and self._limits.stops_processes
+
     def delay_shortfall(self) -> str | None:
         """Say in words for people what the delay line could not do since its start; None where it kept up or there is none."""
         if not any(wire.joint for wire in self._wires.values()):
