@@ -33,8 +33,10 @@ def read_text(path: str | Path, kind: str, form: str = "TOML") -> str:
     """
     try:
         return _read_once(Path(path)) if Path(path).is_fifo() else _read(Path(path))
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}): give a {kind} in {form}") from None
+    except ValueError as error:  # the path has a zero byte, or the text is not UTF-8
+        reason = "it is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else str(error)
         raise InputError(f"{path}: cannot be read ({reason}): give a {kind} in {form}") from None
 
 

@@ -34,8 +34,11 @@ BRIDGE = "br0"
 # The first of these that the kernel has is used where the file names none. BBR, the default of some machines, overdrives a token
 # bucket without delay: 17 % of its packets were dropped.
 CONGESTION_CONTROLS = ("cubic", "reno")
-CONNECT_DEADLINE_S = 30.0  # ARP and TCP get through within it where 30 % is lost each way
+CONNECT_DEADLINE_S = 30.0  # TCP gets through within it where 30 % is lost each way
 NO_PREFIX_ROUTE = 0x200  # IFA_F_NOPREFIXROUTE: we add the route ourselves, with a congestion control on it
+NUD_PERMANENT = 0x80  # linux/neighbour.h
+LEFT_UP = ", left up"  # ends the alias of the hub's bridge where the network outlives its builder
+NEVER = 2**31 - 1  # hundredths of a second until a bridge forgets a silent node's port and floods: eight months
 
 
 def node_address(network: Network, node_name: str) -> str:
@@ -46,6 +49,17 @@ def node_address(network: Network, node_name: str) -> str:
 def site_address(network: Network, site_name: str) -> str:
     """The address of a site's bridge: 10.77.0.201 for the first of the file."""
     return SUBNET_PREFIX + str(FIRST_SITE + network.site_names().index(site_name))
+
+
+def addresses(network: Network) -> list[str]:
+    """The addresses of all nodes and bridges."""
+    nodes = [node_address(network, name) for name in network.node_names()]
+    return [*nodes, *(site_address(network, name) for name in network.site_names()), HUB_ADDRESS]
+
+
+def hardware_address(address: str) -> str:
+    """The Ethernet address of the interface with this IPv4 address: its bytes after 02:00, which marks addresses of one's own."""
+    return ":".join(f"{byte:02x}" for byte in (2, 0, *map(int, address.split("."))))
 
 
 def wires(network: Network) -> dict[str, Wire]:
@@ -59,7 +73,7 @@ def rules_of(network: Network, wire: Wire, now: Numbers) -> list[delay_line.Rule
 
 
 def fingerprint(network: Network) -> str:
-    """A text that tells one network file's content from another's. The bridges of a network that is up carry it."""
+    """A text that tells one network file's content from another's. The bridges of a network that is up have it as their alias."""
     return "nalb " + hashlib.sha256(repr(network).encode()).hexdigest()[:32]
 
 
@@ -142,14 +156,24 @@ def interface_index(netlink: IPRoute, name: str) -> int:
     return int(found[0])
 
 
-def read_fingerprint(network: Network) -> str:
-    """Read the fingerprint from the hub's bridge of the network that is up."""
+def read_alias(network: Network) -> str:
+    """Read the alias of the hub's bridge of the network that is up: a fingerprint, and LEFT_UP or nothing."""
 
     def read(netlink: IPRoute) -> str:
         index = interface_index(netlink, BRIDGE)
         return str(netlink.get_links(index)[0].get_attr("IFLA_IFALIAS"))
 
     return namespaces.with_netlink(namespaces.hub_namespace(network.name), read)
+
+
+def mark_left_up(network: Network) -> None:
+    """Note on the hub's bridge that no command owns the network, so that `nalb net verify` may use it."""
+
+    def mark(netlink: IPRoute) -> None:
+        with qdiscs.explained("the network cannot be marked"):
+            netlink.link("set", index=interface_index(netlink, BRIDGE), ifalias=fingerprint(network) + LEFT_UP)
+
+    namespaces.with_netlink(namespaces.hub_namespace(network.name), mark)
 
 
 def shape(network: Network, shaped: Shaped) -> None:
@@ -220,10 +244,13 @@ def _add_bridge(network: Network, namespace: str, address: str, congestion_contr
     def add(netlink: IPRoute) -> None:
         with qdiscs.explained("a bridge cannot be built"):
             netlink.link("set", index=interface_index(netlink, "lo"), state="up")
-            netlink.link("add", ifname=BRIDGE, kind="bridge", br_stp_state=0, br_forward_delay=0, br_mcast_snooping=0)
+            options = {"br_stp_state": 0, "br_forward_delay": 0, "br_mcast_snooping": 0, "br_ageing_time": NEVER}
+            netlink.link("add", ifname=BRIDGE, kind="bridge", **options)
             index = interface_index(netlink, BRIDGE)
-            netlink.link("set", index=index, ifalias=fingerprint(network), state="up")
-            _add_address(netlink, index, address, congestion_control)
+            netlink.link(
+                "set", index=index, ifalias=fingerprint(network), address=hardware_address(address), state="up"
+            )
+            _add_address(network, netlink, index, address, congestion_control)
 
     namespaces.inside(namespace, disable_ipv6)
     namespaces.inside(namespace, disable_bridge_filter)
@@ -282,25 +309,31 @@ def _set_up_end(network: Network, wire: Wire, congestion_control: str) -> None:
                 netlink.link("set", index=index, master=bridge, gso_max_segs=segments, state="up")
                 return
             netlink.link("set", index=interface_index(netlink, "lo"), state="up")
-            netlink.link(
-                "set", index=index, gso_max_segs=shaping.bunch_segments(network, wire.access, now.rates, now.caps)
+            address, segments = (
+                node_address(network, wire.access.name),
+                shaping.bunch_segments(network, wire.access, now.rates, now.caps),
             )
+            netlink.link("set", index=index, gso_max_segs=segments, address=hardware_address(address))
             netlink.link("set", index=index, state="up")
-            _add_address(netlink, index, node_address(network, wire.access.name), congestion_control)
+            _add_address(network, netlink, index, address, congestion_control)
 
     namespaces.with_netlink(wire.namespace, set_up)
     shape(network, wire.uplink(network, now))
 
 
-def _add_address(netlink: IPRoute, index: int, address: str, congestion_control: str) -> None:
-    """Add an address, and the route to all others with the congestion control on it.
+def _add_address(network: Network, netlink: IPRoute, index: int, address: str, congestion_control: str) -> None:
+    """Add an address, the route to all others with the congestion control on it, and all others as permanent neighbours.
 
-    A sysctl would not do: namespaces may only choose what the machine's tcp_allowed_congestion_control names.
+    A sysctl would not do: namespaces may only choose what the machine's tcp_allowed_congestion_control names. Neighbours that ARP
+    finds count against the machine's net.ipv4.neigh.default.gc_thresh3, which 32 nodes exceed. The kernel then drops packets.
     """
     netlink.addr("add", index=index, address=address, prefixlen=SUBNET_BITS, flags=NO_PREFIX_ROUTE)
     metrics = {"cc_algo": congestion_control}
-    network = f"{SUBNET_PREFIX}0/{SUBNET_BITS}"
-    netlink.route("add", dst=network, oif=index, scope="link", prefsrc=address, metrics=metrics)
+    subnet = f"{SUBNET_PREFIX}0/{SUBNET_BITS}"
+    netlink.route("add", dst=subnet, oif=index, scope="link", prefsrc=address, metrics=metrics)
+    for other in addresses(network):
+        if other != address:
+            netlink.neigh("add", ifindex=index, dst=other, lladdr=hardware_address(other), state=NUD_PERMANENT)
 
 
 def _check_congestion_control(network: Network, wanted: str) -> None:

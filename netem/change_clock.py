@@ -1,8 +1,9 @@
 """Applies a network's timed changes while a job runs."""
 
+import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any
 
@@ -13,6 +14,8 @@ from netem.schedule import CpuQuotas, Delays, NodeRates, PairCaps, TimedChange, 
 OnChange = Callable[[float, dict[str, Any]], None]  # (elapsed_s, description)
 SetRates = Callable[[NodeRates, PairCaps, Delays], None]
 SetQuotas = Callable[[CpuQuotas], None]
+LATE_S = 0.5  # a change that is made later than this is worth a warning
+log = logging.getLogger(__name__)
 
 
 def describe(change: TimedChange) -> dict[str, Any]:
@@ -30,8 +33,9 @@ def describe(change: TimedChange) -> dict[str, Any]:
 
 
 class ChangeClock:
-    """A thread that makes each change at its time after the start. If the thread fails, the next check() or stop() raises its
-    error, and so does the end of a `with`."""
+    """A thread that makes each change at its time after the start. Changes that are overdue together are made as one, so a busy
+    machine makes fewer of them and does not fall behind. If the thread fails, the next check() or stop() raises its error, and so
+    does the end of a `with`."""
 
     def __init__(
         self,
@@ -49,6 +53,7 @@ class ChangeClock:
         self._on_change = on_change
         self._now_s = now_s
         self._error: BaseException | None = None
+        self._is_late = False  # a late change was told
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, args=(now_s(),), name="change clock", daemon=True)
         with explained("the thread that changes rates and quotas"):
@@ -79,12 +84,7 @@ class ChangeClock:
 
     def _run(self, start_s: float) -> None:
         try:
-            for change in timed_changes(self._network):
-                while (left_s := start_s + change.at_s - self._now_s()) > 0:
-                    if self._stopping.wait(min(left_s, threading.TIMEOUT_MAX)):
-                        return
-                if self._stopping.is_set():
-                    return
+            for change in self._due(start_s):
                 rates = change.node_rates | change.site_rates
                 if rates or change.pair_caps:  # a delay changes only together with a rate
                     self._set_rates(rates, change.pair_caps, change.delays)
@@ -93,3 +93,41 @@ class ChangeClock:
                 self._on_change(self._now_s() - start_s, describe(change))
         except BaseException as error:
             self._error = error
+
+    def _due(self, start_s: float) -> Iterator[TimedChange]:
+        """Yield each change at its time, and as one those that are overdue together, until the clock is stopped."""
+        changes = timed_changes(self._network)
+        upcoming = next(changes, None)
+        while upcoming is not None:
+            while (left_s := start_s + upcoming.at_s - self._now_s()) > 0:
+                if self._stopping.wait(min(left_s, threading.TIMEOUT_MAX)):
+                    return
+            if self._stopping.is_set():
+                return
+            self._tell_late(-left_s)
+            change, now_s = upcoming, self._now_s()
+            while (upcoming := next(changes, None)) is not None and start_s + upcoming.at_s <= now_s:
+                change = _joined(change, upcoming)
+            yield change
+
+    def _tell_late(self, late_s: float) -> None:
+        """Warn of the first change that is made so much later than its time."""
+        if late_s > LATE_S and not self._is_late:
+            self._is_late = True
+            log.warning(
+                "network %s: a change came %.1f s late: the machine is busy, and makes changes together that are due",
+                self._network.name,
+                late_s,
+            )
+
+
+def _joined(first: TimedChange, then: TimedChange) -> TimedChange:
+    """Two changes as one: the numbers that hold after the later one."""
+    return TimedChange(
+        then.at_s,
+        first.node_rates | then.node_rates,
+        first.pair_caps | then.pair_caps,
+        first.cpu_quotas | then.cpu_quotas,
+        first.site_rates | then.site_rates,
+        first.delays | then.delays,
+    )

@@ -18,6 +18,8 @@ from netem.schedule import CpuQuotas, highest_total_quota
 class CpuLimits(Protocol):
     """A mechanism that keeps the CPU quotas of one network."""
 
+    stops_processes: bool  # by SIGSTOP
+
     @property
     def label(self) -> str:
         """The mechanism's name, for people."""
@@ -40,6 +42,8 @@ class CpuLimits(Protocol):
 
 class CgroupLimits:
     """Keeps quotas by one cgroup for each node."""
+
+    stops_processes = False
 
     def __init__(self, network: Network, hierarchy: cgroups.Hierarchy):
         self._network, self._hierarchy = network, hierarchy
@@ -81,6 +85,8 @@ class CgroupLimits:
 
 class DutyCycleLimits:
     """Keeps quotas by one controller for all nodes. It finds processes by their namespace, so commands stay as they are."""
+
+    stops_processes = True
 
     def __init__(self, network: Network, why_no_cgroup: str):
         self._network, self._hub = network, namespaces.hub_namespace(network.name)

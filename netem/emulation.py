@@ -97,6 +97,11 @@ class Emulation:
         """The mechanism that keeps the CPU quotas, for people; None where the file has no quotas."""
         return None if self._limits is None else self._limits.label
 
+    @property
+    def stops_processes(self) -> bool:
+        """Whether the CPU quotas are kept by stopping processes and letting them go on."""
+        return self._limits is not None and self._limits.stops_processes
+
     def delay_shortfall(self) -> str | None:
         """Say in words for people what the delay line could not do since its start; None where it kept up or there is none."""
         if not any(wire.joint for wire in self._wires.values()):
@@ -258,7 +263,9 @@ def leave_up(network: Network) -> Emulation:
     """Build a network that outlives this process; `build.take_down` removes it. A failed build leaves nothing."""
     with NetworkGuardian(network.name) as guardian:
         try:
-            return _build(network, guardian, None)
+            emulation = _build(network, guardian, None)
+            build.mark_left_up(network)
+            return emulation
         except BaseException:
             guardian.take_down()
             raise
@@ -280,16 +287,22 @@ def is_up(network_name: str) -> bool:
 def attach(network: Network) -> Emulation:
     """Attach to the network that `nalb net up` left standing, and set its rates back to the file's at 0 s.
 
-    Raises InputError where it is not up, or was built from a file that differs.
+    Raises InputError where it is not up, was built from a file that differs, or belongs to a command that is running.
     """
     wanted = {namespaces.hub_namespace(network.name)}
     wanted |= {wire.namespace for wire in build.wires(network).values()}
     standing = set(namespaces.standing(network.name))
     if not standing:
         raise InputError(f"network {network.name} is not up: run `nalb net up` first")
-    if standing != wanted or build.read_fingerprint(network) != build.fingerprint(network):
+    alias = build.read_alias(network) if standing == wanted else ""
+    if alias.removesuffix(build.LEFT_UP) != build.fingerprint(network):
         raise InputError(
             f"the network {network.name} that is up was built from another file: run `nalb net down` on this one first"
+        )
+    if not alias.endswith(build.LEFT_UP):
+        raise InputError(
+            f"the network {network.name} that is up is not of `nalb net up`, and a job may run in it: end that job, rename"
+            " this network, or run `nalb net down` where the network is a leftover"
         )
     emulation = Emulation(network)
     emulation.reset_rates()

@@ -26,7 +26,7 @@ HIGH_TIME_S = 1e7  # about four months: longer is a typing mistake
 HIGH_QUEUE_MS = 10_000.0
 HIGH_QUEUE_BYTES = 2**32 - 1  # tc's limits are 32-bit, and count the burst too
 BURST_MS = 1.0  # see shaping.py
-# Delay and jitter together. ARP gives up after 3 tries, 1 s apart, and between two such nodes its answer takes four delays.
+# Delay and jitter together. An answer between two such nodes takes four delays, and one try of a connection namespaces.TRY_S.
 HIGH_DELAY_MS = 700.0
 MAX_NODES = 200  # addresses 10.77.0.1 to 10.77.0.200; the hub is 10.77.0.254
 MAX_SITES = 50  # their bridges are 10.77.0.201 to 10.77.0.250
@@ -34,6 +34,7 @@ DEFAULT_QUEUE_MS = 50.0
 LOW_CPU_QUOTA = 0.01  # Python alone takes seconds to start with less; the kernel's own limit is 0.001
 HIGH_CPU_QUOTA = 1024.0  # more cores than machines have
 HIGH_MEMORY_MB = 4e6  # more than machines have
+TRACES = ("up_trace", "down_trace")  # the fields of files that give paths of traces
 
 
 def _number(low: float, high: float, unit: str) -> Meta:
@@ -82,6 +83,12 @@ class Access(Struct, frozen=True, forbid_unknown_fields=True):
     def traces(self) -> tuple[Trace | None, Trace | None]:
         """The traces of the way up and of the way down."""
         return self.up_trace, self.down_trace
+
+    @property
+    def highest_delay_ms(self) -> float:
+        """The longest delay of a packet at any time, with its jitter."""
+        steps = [step for trace in self.traces if trace is not None for step in trace.steps]
+        return self.jitter_ms + max([self.delay_ms, *(step.delay_ms for step in steps if step.delay_ms is not None)])
 
 
 class Defaults(Access, frozen=True):
@@ -277,10 +284,10 @@ class Network(Struct, frozen=True, forbid_unknown_fields=True):
         for index, node in enumerate(self.nodes):
             if node.site is not None:
                 ways = (node, sites[node.site])
-                if sum(way.delay_ms + way.jitter_ms for way in ways) > HIGH_DELAY_MS:
+                if sum(way.highest_delay_ms for way in ways) > HIGH_DELAY_MS:
                     raise ValueError(
-                        f"nodes[{index}].delay_ms and jitter_ms come on top of those of site '{node.site}': "
-                        f"give at most {HIGH_DELAY_MS:g} ms together"
+                        f"nodes[{index}].delay_ms, or that of a trace, and jitter_ms come on top of those of site "
+                        f"'{node.site}': give at most {HIGH_DELAY_MS:g} ms together"
                     )
 
     def _check_draws(self) -> None:
@@ -324,7 +331,8 @@ class Network(Struct, frozen=True, forbid_unknown_fields=True):
     def _check_queues(self) -> None:
         """Check that tc can count a full queue and the burst before it (shaping.py), at every rate that the link ever has."""
         for place, access in self._accesses().items():
-            rates = [access.up_mbps, access.down_mbps, self.random.high_mbps if self.random else None]
+            drawn = None if self.random is None or self._is_in_site(access) else self.random.high_mbps
+            rates = [access.up_mbps, access.down_mbps, drawn]
             rates += [step.mbps for trace in access.traces if trace is not None for step in trace.steps]
             rates += [
                 rate
@@ -427,8 +435,8 @@ def load_network(path: str | Path) -> Network:
 def parse_network(text: str, source: str) -> Network:
     """Check the text of a network file; `source` names it in messages. Raises InputError."""
     document = toml_file.parse(text, source)
-    toml_file.convert(document, _Given, source)
     defaults, nodes = document.pop("defaults", {}), document.get("nodes")
+    toml_file.convert({"defaults": _untraced(defaults, source)}, _Given, source)
     if isinstance(nodes, list):
         document["nodes"] = [_with_defaults(defaults, node) if isinstance(node, dict) else node for node in nodes]
     _read_traces(document, source)
@@ -444,18 +452,31 @@ def _with_defaults(defaults: dict[str, Any], node: dict[str, Any]) -> dict[str, 
     return {name: value for name, value in defaults.items() if name not in left_out} | node
 
 
+def _untraced(defaults: Any, source: str) -> Any:
+    """The defaults less the paths of traces, which each node reads for itself. Raises InputError for a path that is none."""
+    if not isinstance(defaults, dict):
+        return defaults
+    for name in TRACES:
+        if name in defaults:
+            _require_path(defaults[name], f"defaults.{name}", source)
+    return {name: value for name, value in defaults.items() if name not in TRACES}
+
+
+def _require_path(given: Any, place: str, source: str) -> None:
+    if not isinstance(given, str):
+        raise InputError(f"{source}: {place} is {given!r}: give the path of a trace file")
+
+
 def _read_traces(document: dict[str, Any], source: str) -> None:
     """Replace the paths of trace files, which are relative to the network file's folder, with the files' content."""
     for kind in ("nodes", "sites"):
         tables = document.get(kind)
         for index, table in enumerate(tables if isinstance(tables, list) else []):
-            for name in ("up_trace", "down_trace"):
+            for name in TRACES:
                 if not isinstance(table, dict) or name not in table:
                     continue
-                given = table[name]
-                if not isinstance(given, str):
-                    raise InputError(f"{source}: {kind}[{index}].{name} is {given!r}: give the path of a trace file")
-                path = Path(source).parent / given
+                _require_path(table[name], f"{kind}[{index}].{name}", source)
+                path = Path(source).parent / table[name]
                 text = toml_file.read_text(path, "trace file", "lines of numbers")
                 trace = parse_trace(
                     text, str(path), (LOW_MBPS, HIGH_MBPS), HIGH_DELAY_MS, table.get("trace_end") != "hold"

@@ -44,8 +44,8 @@ def require_root(what: str) -> None:
 def ensure_privilege() -> None:
     """Return where this process may make namespaces; otherwise run its command again inside a user namespace.
 
-    The command starts again from its beginning, so call this before it does anything. Raises MachineError where this process may
-    not make namespaces in either way.
+    The command starts again from its beginning, so call this before it does anything, and before it reads a file, which may be a
+    pipe. Raises MachineError where this process may not make namespaces in either way.
     """
     if os.environ.get(MARK) == str(os.getpid()):
         prepare()

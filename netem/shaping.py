@@ -24,6 +24,7 @@ MOST_SEGMENTS = 16
 FEW_SEGMENTS = 4
 MIN_QUEUE_BYTES = 10 * FRAME_BYTES  # a shorter queue starves TCP: four duplicate acks need packets in flight
 MAX_QUANTUM_BYTES = 60_000  # htb warns above 200,000
+LOW_GUARANTEE_MBPS = 0.0003  # htb keeps the time that a burst takes at this rate as 32 bits of 64 ns
 
 
 @dataclass(frozen=True)
@@ -109,18 +110,19 @@ def uplink(network: Network, access: NetworkNode | Site, rates: NodeRates, caps:
     """The shaping of a node's or site's own end.
 
     With capped pairs, the leaf of each is guaranteed up/(N-1), or its cap if that is less. The leaf of all other traffic is
-    guaranteed the rest, so guarantees sum to the node's rate. Quanta are in proportion to guarantees, so busy leaves share the
-    uplink as one TCP flow per peer would.
+    guaranteed the rest, so guarantees sum to the node's rate, apart from those raised to LOW_GUARANTEE_MBPS. Quanta are in
+    proportion to guarantees, so busy leaves share the uplink as one TCP flow per peer would.
     """
     up_mbps = rates[access.name][0]
     capped = [link for link in network.links if link.src == access.name]
     plain = _bucket(access, up_mbps)
     if not capped:
         return plain
-    each_mbps = up_mbps / (len(network.nodes) - 1)
+    each_mbps = max(up_mbps / (len(network.nodes) - 1), LOW_GUARANTEE_MBPS)
     ceilings = [min(caps[(link.src, link.dst)], up_mbps) for link in capped]
     guarantees = [min(ceiling_mbps, each_mbps) for ceiling_mbps in ceilings]
-    rest_mbps = max(up_mbps - sum(guarantees), up_mbps * 0.01)  # ARP needs a way even where every peer is capped
+    # The hub needs a way even where every peer is capped.
+    rest_mbps = max(up_mbps - sum(guarantees), up_mbps * 0.01, LOW_GUARANTEE_MBPS)
     smallest_mbps, largest_mbps = min(*guarantees, rest_mbps), max(*guarantees, rest_mbps)
     unit_bytes = min(FRAME_BYTES / smallest_mbps, MAX_QUANTUM_BYTES / largest_mbps)
 

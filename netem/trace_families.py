@@ -10,6 +10,7 @@ import random
 from collections.abc import Iterator
 
 from nalb.errors import InputError, did_you_mean, listed
+from netem.traces import LOW_STEP_S
 
 FAMILIES = ("mobile", "shared")
 STEP_S = 0.5  # between two rates of a radio link
@@ -32,6 +33,7 @@ def trace_text(family: str, seed: int, seconds: float, low_mbps: float, high_mbp
         raise InputError(f"--seconds {seconds:g}: give 1 to 100000")
     if not 0.01 <= low_mbps <= high_mbps <= 34_000:
         raise InputError(f"--low {low_mbps:g} and --high {high_mbps:g}: give 0.01 to 34000 Mbit/s, the lower one first")
+    seconds = float(f"{seconds:g}")  # as the text says it
     words = f"--family {family} --seed {seed} --seconds {seconds:g} --low {low_mbps:g} --high {high_mbps:g}"
     source = random.Random(words)  # text seeds are hashed with SHA-512: stable across versions
     lines = (
@@ -45,7 +47,7 @@ def trace_text(family: str, seed: int, seconds: float, low_mbps: float, high_mbp
 
 def _mobile(source: random.Random, seconds: float, low_mbps: float, high_mbps: float) -> Iterator[str]:
     place, fading = 0.5, 0  # place: 0 is the lowest rate's logarithm, 1 the highest's
-    for step in range(math.ceil(seconds / STEP_S)):
+    for step in range(math.ceil((seconds - LOW_STEP_S) / STEP_S)):
         place += BACK * (0.5 - place) + source.gauss(0, SPREAD)
         place = min(max(place, 0.0), 1.0)
         if fading:

@@ -27,6 +27,7 @@ FRAME_BYTES = SEGMENT_BYTES + HEADER_BYTES  # of a packet of 1,500 bytes
 SAME_S = 1e-6  # two computations of one moment differ by less, two moments of a file by more
 LOW_DELAY_MS = 0.1  # a link that begins without a delay cannot get one later: nothing is there to delay packets
 LOW_STEP_S = 0.01  # changes that are closer together cannot be made in time
+HIGH_LENGTH_S = 1e6  # twelve days: longer is another unit, such as milliseconds since 1970
 
 
 class TraceStep(NamedTuple):
@@ -108,6 +109,8 @@ def _of_rates(
             raise InputError(
                 f"{place} is of {at_s:g} s: begin with 0 and give times that rise by {LOW_STEP_S:g} s or more"
             )
+        if at_s > HIGH_LENGTH_S:
+            raise InputError(f"{place} is of {at_s:g} s: give seconds from 0 to {HIGH_LENGTH_S:g}")
         if not mbps[0] <= rate_mbps <= mbps[1]:
             raise InputError(f"{place} says {rate_mbps:g} Mbit/s: give {mbps[0]:g} to {mbps[1]:g}")
         if delay_ms and not LOW_DELAY_MS <= delay_ms[0] <= high_delay_ms:
@@ -124,6 +127,8 @@ def _of_deliveries(moments_ms: list[float], places: list[str], mbps: tuple[float
     for at_ms, place in zip(moments_ms, places, strict=True):
         if not (at_ms >= last_ms and at_ms.is_integer()):
             raise InputError(f"{place} is {at_ms:g}: give whole milliseconds that do not fall")
+        if at_ms > HIGH_LENGTH_S * 1000:
+            raise InputError(f"{place} is {at_ms:g}: give milliseconds from 0 to {HIGH_LENGTH_S * 1000:g}")
         last_ms = at_ms
     if last_ms < 1:
         raise InputError(f"{places[-1]} is 0: the last packet's millisecond is the trace's length, so give 1 or more")

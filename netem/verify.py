@@ -20,7 +20,6 @@ from nalb.errors import MachineError
 from nalb.units import GOODPUT_PART, bytes_per_s_to_mbps, mbps_to_bytes_per_s
 from netem import datagrams, namespaces
 from netem.emulation import Emulation
-from netem.network_file import Access, Link, Network
 from netem.shaping import FRAME_BYTES, Impairment
 
 TOLERANCE = 0.10
@@ -83,10 +82,10 @@ def flows_of(emulation: Emulation) -> list[list[Flow | Together]]:
     rates = emulation.rates()
     inside = {name: emulation.namespace(name) for name in rates}
     bridges = {name: emulation.bridge_of(name) for name in rates}
-    does = {node.name: Impairment.of(node) for node in emulation.network.nodes}
-    up = [Flow(f"{name} up", inside[name], *bridges[name], rates[name][0], does[name]) for name in rates]
+    does = {name: (up[None], down[None]) for name, (up, down) in emulation.impairments().items()}
+    up = [Flow(f"{name} up", inside[name], *bridges[name], rates[name][0], does[name][0]) for name in rates]
     down = [
-        Flow(f"{name} down", bridges[name][0], inside[name], emulation.address(name), rates[name][1], does[name])
+        Flow(f"{name} down", bridges[name][0], inside[name], emulation.address(name), rates[name][1], does[name][1])
         for name in rates
     ]
     capped: list[list[Flow | Together]] = [[_between(emulation, src, dst)] for src, dst in emulation.pair_caps()]
@@ -95,14 +94,20 @@ def flows_of(emulation: Emulation) -> list[list[Flow | Together]]:
 
 def _flows_of_sites(emulation: Emulation) -> list[list[Flow | Together]]:
     network, rates, hub = emulation.network, emulation.rates(), emulation.hub_namespace()
+    impairments = emulation.impairments()
     up, down, within = [], [], []
     for name, (up_mbps, down_mbps) in emulation.site_rates().items():
         inside = {node: emulation.namespace(node) for node in network.members(name)}
-        does = {node: Impairment.of(*_parts(network, node)) for node in inside}
+        does = {
+            node: [_joined(impairments[node][way][None], impairments[name][way][None]) for way in (0, 1)]
+            for node in inside
+        }
         count = len(inside)
-        outward = [Flow(node, inside[node], hub, emulation.hub_address, up_mbps / count, does[node]) for node in inside]
+        outward = [
+            Flow(node, inside[node], hub, emulation.hub_address, up_mbps / count, does[node][0]) for node in inside
+        ]
         inward = [
-            Flow(node, hub, inside[node], emulation.address(node), down_mbps / count, does[node]) for node in inside
+            Flow(node, hub, inside[node], emulation.address(node), down_mbps / count, does[node][1]) for node in inside
         ]
         most_up_mbps = min(up_mbps, sum(rates[node][0] for node in inside))
         most_down_mbps = min(down_mbps, sum(rates[node][1] for node in inside))
@@ -127,23 +132,30 @@ def _between(emulation: Emulation, source: str, target: str) -> Flow:
     """A flow from one node to another, whose configured rate is the lowest limit on its way."""
     network, rates, site_rates = emulation.network, emulation.rates(), emulation.site_rates()
     limits = [rates[source][0], rates[target][1], emulation.pair_caps().get((source, target), math.inf)]
-    ways: list[Access | Link] = [link for link in network.links if (link.src, link.dst) == (source, target)]
     sites = dict(zip(rates, network.site_of_nodes(), strict=True))
-    if sites[source] == sites[target]:
-        ways += [node for node in network.nodes if node.name in (source, target)]
-    else:
-        ways += [*_parts(network, source), *_parts(network, target)]
+    if sites[source] != sites[target]:
         limits += [
             site_rates[sites[node]][way] for way, node in enumerate((source, target)) if sites[node] in site_rates
         ]
     inside = emulation.namespace(source), emulation.namespace(target)
-    return Flow(f"{source} -> {target}", *inside, emulation.address(target), min(limits), Impairment.of(*ways))
+    does = impairment_between(emulation, source, target)
+    return Flow(f"{source} -> {target}", *inside, emulation.address(target), min(limits), does)
 
 
-def _parts(network: Network, node_name: str) -> list[Access | Link]:
-    """The access links between a node and the core: the node's, and its site's if it has one."""
-    node = next(node for node in network.nodes if node.name == node_name)
-    return [node, *(site for site in network.sites if site.name == node.site)]
+def impairment_between(emulation: Emulation, source: str, target: str) -> Impairment | None:
+    """The impairment of the way from one node to another now: of both nodes' links, and of the sites' links between them."""
+    impairments, sites = emulation.impairments(), {node.name: node.site for node in emulation.network.nodes}
+    up = impairments[source][0]
+    parts = [up.get(target, up[None]), impairments[target][1][None]]
+    one, other = sites[source], sites[target]
+    if one != other:
+        parts += [impairments[one][0][None]] if one is not None else []
+        parts += [impairments[other][1][None]] if other is not None else []
+    return _joined(*parts)
+
+
+def _joined(*parts: Impairment | None) -> Impairment | None:
+    return Impairment.of(*filter(None, parts))
 
 
 def verify(emulation: Emulation, on_measurement: Callable[[Measurement], None]) -> list[Measurement]:

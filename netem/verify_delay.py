@@ -20,7 +20,7 @@ from nalb.units import MBPS
 from netem import namespaces
 from netem.emulation import Emulation
 from netem.shaping import Impairment
-from netem.verify import LONGEST_S, REPEATS
+from netem.verify import LONGEST_S, REPEATS, impairment_between
 
 TOLERANCE_MS = 1.0  # a round trip may be off by this, or by
 TOLERANCE_PART = 0.02  # this part of it, whichever is more
@@ -103,27 +103,12 @@ def ends_of(emulation: Emulation) -> list[Ends]:
     for link in emulation.network.links:
         if not (link.delay_ms or link.loss_percent):
             continue
-        parts = [impairments[link.src][0][link.dst], *_rest_of_way(emulation, link.src, link.dst)]
-        back_parts = [
-            impairments[link.dst][0].get(link.src, impairments[link.dst][0][None]),
-            *_rest_of_way(emulation, link.dst, link.src),
-        ]
         mbps = min(emulation.pair_caps()[link.src, link.dst], *rates[link.src], *rates[link.dst])
         one, other = (emulation.ends(name)[0] for name in (link.src, link.dst))
-        there, back = (Impairment.of(*filter(None, one_way)) or none for one_way in (parts, back_parts))
+        pairs = (link.src, link.dst), (link.dst, link.src)
+        there, back = (impairment_between(emulation, *pair) or none for pair in pairs)
         found.append(Ends(f"{link.src} -> {link.dst}", one, other, there, back, mbps))
     return found
-
-
-def _rest_of_way(emulation: Emulation, source: str, target: str) -> list[Impairment | None]:
-    """The impairments of a way after the source's own link: the target's link, and the sites' links between them, if any."""
-    impairments, sites = emulation.impairments(), {node.name: node.site for node in emulation.network.nodes}
-    rest = [impairments[target][1][None]]
-    one, other = sites[source], sites[target]
-    if one != other:
-        rest += [impairments[one][0][None]] if one is not None else []
-        rest += [impairments[other][1][None]] if other is not None else []
-    return rest
 
 
 def round_trip(ends: Ends) -> DelayMeasurement:
@@ -197,7 +182,7 @@ def _receive_probe(end: socket.socket) -> tuple[tuple[int, int], int]:
 
 @contextmanager
 def _sockets(ends: Ends) -> Iterator[tuple[socket.socket, socket.socket]]:
-    """Open two datagram sockets that are connected to each other, and let ARP find their addresses."""
+    """Open two datagram sockets that are connected to each other, and see that packets pass."""
     with ExitStack() as stack:
         near, far = (
             stack.enter_context(namespaces.inside(namespace, lambda: socket.socket(type=socket.SOCK_DGRAM)))
@@ -213,7 +198,7 @@ def _sockets(ends: Ends) -> Iterator[tuple[socket.socket, socket.socket]]:
         round_s = (ends.there.delay_ms + ends.there.jitter_ms + ends.back.delay_ms + ends.back.jitter_ms) / 1000
         for one, other in ((near, far), (far, near)):
             other.settimeout(2 * round_s + ARRIVAL_S)
-            for _ in range(REPEATS * 4):  # any of them may be lost, or dropped while ARP looks for the address
+            for _ in range(REPEATS * 4):  # any of them may be lost
                 one.send(b"?")
                 try:
                     other.recv(100)

@@ -1,11 +1,10 @@
 """`nalb calibrate`: measures alpha of the slice size x = sqrt(M alpha / N) on this machine, by trying one alpha after another."""
 
 import argparse
-import math
 
 from rich.table import Table
 
-from nalb.cli.flags import add_process_flags, job_options
+from nalb.cli.flags import HIGH_ALPHA_BYTES, LOW_ALPHA_BYTES, add_process_flags, job_options
 from nalb.compare.calibration import calibrate, ladder
 from nalb.compare.progress import show_table
 from nalb.errors import InputError
@@ -36,14 +35,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Time each alpha and print the one with the least median communication time. Raises NalbError."""
-    if not (0 < args.low < args.high and math.isfinite(args.high)):
-        raise InputError(f"--low {args.low:g} --high {args.high:g}: give 0 < low < high")
+    if not LOW_ALPHA_BYTES <= args.low < args.high <= HIGH_ALPHA_BYTES:
+        limits = f"{LOW_ALPHA_BYTES:g} <= low < high <= {HIGH_ALPHA_BYTES:g}"
+        raise InputError(f"--low {args.low:g} --high {args.high:g}: give {limits}")
     if not 1 <= args.rounds <= 1000:
         raise InputError(f"--rounds {args.rounds}: choose 1 to 1000")
     alphas, options = ladder(args.low, args.high), job_options(args)
     mxnet_program(()).require()
-    network = load_network(find_network(args.network))
     ensure_privilege()
+    network = load_network(find_network(args.network))
     times = calibrate(network, args.replay, alphas, args.rounds, options, make_run_dir(args.out))
     table = Table(title=f"replay {args.replay} on {network.name}, shares by the configured rates")
     for heading in ("alpha bytes", "slice bytes", "communication s", "over best"):

@@ -184,6 +184,8 @@ def main(args: argparse.Namespace) -> int:
         _check_torch(args, schemes, encryption)
     else:
         _check_mxnet(schemes)
+    if args.network is not None:
+        ensure_privilege()
     network = None if args.network is None else load_network(find_network(args.network))
     where = Where(nodes_of(args.local), network, None if args.hosts is None else load_hosts(args.hosts))
     options = replace(
@@ -198,8 +200,6 @@ def main(args: argparse.Namespace) -> int:
     )  # fmt: skip
     check_subset(options, request.num_workers)
     require(request, schemes)
-    if network is not None:
-        ensure_privilege()
     run_dir = make_run_dir(args.out)
     request = replace(request, run_dir=run_dir)
     whole = None if iterations is None else iterations * len(batchings or ways or schemes)

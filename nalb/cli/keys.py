@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from nalb.errors import InputError
+from nalb.errors import InputError, as_text
 from nalb.launch.hosts import load_hosts, look_up
 from nalb.transport.keys import key_path, make_keys, write_keys
 
@@ -28,7 +28,7 @@ def main(args: argparse.Namespace) -> int:
     folder = Path(args.out)
     write_keys(folder, make_keys(addresses), args.force)
     for name, address in addresses.items():
-        print(f"{key_path(folder, name)}  for {name} at {address}")
+        print(as_text(f"{key_path(folder, name)}  for {name} at {address}"))
     print("give each node its own file, mode 0600 in a directory of 0700; docs/security.md says what they protect")
     return 0
 

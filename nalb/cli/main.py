@@ -4,6 +4,7 @@ Each subcommand has a module of its name with configure(parser) and main(args) -
 """
 
 import argparse
+import errno
 import importlib
 import sys
 from collections.abc import Iterator, Sequence
@@ -120,8 +121,8 @@ def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
 def run(argv: Sequence[str] | None = None) -> int:
     """Parse the words and run the subcommand; return the exit code.
 
-    A NalbError becomes one line on stderr and its exit code, and so does a lack of memory. A reader of stdout that went away, such
-    as `head`, is no error.
+    A NalbError becomes one line on stderr and its exit code, and so does a lack of memory or room. A reader of stdout that went
+    away, such as `head`, is no error.
     """
     open_output()
     words = list(sys.argv[1:] if argv is None else argv)
@@ -129,7 +130,8 @@ def run(argv: Sequence[str] | None = None) -> int:
     chosen = [word for word in chosen if word in SUBCOMMANDS]
     command = " ".join(["nalb", *chosen])
     try:
-        parser = build_parser(*(SUBCOMMANDS if words[:1] == [COMPLETION] else chosen))
+        is_completion = words[:1] and words[0].partition("=")[0] == COMPLETION
+        parser = build_parser(*(SUBCOMMANDS if is_completion else chosen))
         args = _parsed(parser, words, command)
         args.words = words
         code = int(args.main(args))
@@ -141,6 +143,13 @@ def run(argv: Sequence[str] | None = None) -> int:
     except NalbError as error:
         _tell(f"{command}: {error}")
         return error.exit_code
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        if error.filename is None:
+            discard_output()
+        _tell(f"{command}: {error.filename or 'standard output'}: {error.strerror}: make room there")
+        return MachineError.exit_code
     except MemoryError:
         _tell(f"{command}: no memory is left: free memory, or raise ulimit -v")
         return MachineError.exit_code

@@ -10,10 +10,11 @@ import time
 from pathlib import Path
 
 from nalb.cli.flags import HIGH_PORT, LOOPBACK
-from nalb.errors import InputError
+from nalb.errors import InputError, as_text
 from nalb.extras import require
 from nalb.live.tail import RunTail
 
+HIGH_PID = 1 << 22  # Linux has no higher ids
 LOOK_S = 0.5  # between two looks at whether the job is over
 
 
@@ -41,17 +42,19 @@ def main(args: argparse.Namespace) -> int:
         from nalb.live.tensorboard import write  # tensorboardX is an extra
 
         written = write(args.run_dir, args.tensorboard)
-        print(f"nalb metrics: {written} iterations written to {args.tensorboard}")
+        print(as_text(f"nalb metrics: {written} iterations written to {args.tensorboard}"))
         return 0
     require("prometheus_client", "nalb metrics")
     if not 0 <= args.port <= HIGH_PORT:
         raise InputError(f"--port {args.port}: give 0 to {HIGH_PORT}")
+    if args.process is not None and not 1 <= args.process <= HIGH_PID:
+        raise InputError(f"--while {args.process}: give the id of a process, 1 to {HIGH_PID}")
     from nalb.live.metrics import serving  # prometheus_client is an extra
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with serving(RunTail(args.run_dir), args.address, args.port) as (port, _):
-            print(f"nalb metrics: http://{args.address}:{port}/metrics has {args.run_dir}", flush=True)
+            print(as_text(f"nalb metrics: http://{args.address}:{port}/metrics has {args.run_dir}"), flush=True)
             while args.process is None or _is_there(args.process):
                 time.sleep(LOOK_S)
     except KeyboardInterrupt:
@@ -64,4 +67,6 @@ def _is_there(process: int) -> bool:
         os.kill(process, 0)
     except ProcessLookupError:
         return False
+    except PermissionError:  # another user's
+        return True
     return True

@@ -7,7 +7,7 @@ import argparse
 import os
 import sys
 
-from nalb.errors import InputError, listed
+from nalb.errors import InputError, as_text, listed
 from nalb.simulation.families import FAMILIES, draw_network, network_text
 from nalb.units import GOODPUT_PART
 from netem import build, emulation, namespaces, rootless, trace_families, verify, verify_cpu, verify_delay
@@ -56,6 +56,8 @@ def main(args: argparse.Namespace) -> int:
         return 0
     if args.action == "status":
         return _status()
+    if args.action == "verify":
+        rootless.ensure_privilege()
     network = load_network(find_network(args.file))
     return {"up": _up, "verify": _verify, "down": _down}[args.action](network, args.file)
 
@@ -80,7 +82,7 @@ def _status() -> int:
 def _up(network: Network, file: str) -> int:
     rootless.require_root("nalb net up")
     standing = emulation.leave_up(network)
-    print(f"network {network.name} is up; `nalb net down {file}` removes it")
+    print(as_text(f"network {network.name} is up; `nalb net down {file}` removes it"))
     print(f"{'node':<16}{'address':<16}{'up Mbit/s':>12}{'down Mbit/s':>13}")
     for name, (up_mbps, down_mbps) in standing.rates().items():
         print(f"{name:<16}{standing.address(name):<16}{up_mbps:>12g}{down_mbps:>13g}")
@@ -98,7 +100,6 @@ def _up(network: Network, file: str) -> int:
 
 
 def _verify(network: Network, _file: str) -> int:
-    rootless.ensure_privilege()
     if emulation.is_up(network.name):
         return _measure(emulation.attach(network))
     with emulation.network_up(network) as standing:

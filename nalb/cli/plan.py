@@ -102,7 +102,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Make one plan and print it. Raises InputError."""
     scheme = schemes_with([args.scheme])[args.scheme]
-    nodes, capacities = _network(args.network, args.pairs) if args.network else _given(args.capacities_mbps, args.pairs)
+    is_given = args.network is None
+    nodes, capacities = _given(args.capacities_mbps, args.pairs) if is_given else _network(args.network, args.pairs)
     if not scheme.sums_by_sites:
         capacities = capacities.one_level
     tensors = tensors_of(args.replay, args.model_bytes)

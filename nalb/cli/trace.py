@@ -8,7 +8,8 @@ from rich.table import Table
 
 from nalb.cli.flags import check_run
 from nalb.compare.progress import show_table
-from nalb.errors import InputError, listed
+from nalb.errors import InputError, as_text, listed
+from nalb.reporting.page import replace_file
 from nalb.reporting.record import read_timeline
 from nalb.reporting.trace import chrome_trace, exposures
 
@@ -33,9 +34,9 @@ def main(args: argparse.Namespace) -> int:
             raise InputError(f"{args.run_dir} holds several trainings: give one of {listed(trainings)}")
         raise InputError(f"{args.run_dir / 'samples.jsonl'} has no iterations: there is nothing to draw")
     try:
-        path.write_bytes(msgspec.json.encode(chrome_trace(record)))
+        replace_file(path, msgspec.json.encode(chrome_trace(record)))
     except OSError as error:
-        raise InputError(f"{path}: {error.strerror}: make the directory writable") from None
+        raise InputError(f"{path}: {error.strerror}: make room there, or make the directory writable") from None
     table = Table(title="communication that computing does not hide (the worker with most of it, medians)")
     for heading in ("scheme", "iteration s", "communication s", "exposed s", "hidden"):
         table.add_column(heading, justify="left" if heading == "scheme" else "right")
@@ -43,5 +44,5 @@ def main(args: argparse.Namespace) -> int:
         times = (f"{value:.3f}" for value in (row.iteration_s, row.communication_s, row.exposed_s))
         table.add_row(row.scheme, *times, f"{row.hidden_part:.0%}")
     show_table(table)
-    print(f"trace: {path} (open it in ui.perfetto.dev, or the Performance panel of Chrome's DevTools)")
+    print(as_text(f"trace: {path} (open it in ui.perfetto.dev, or the Performance panel of Chrome's DevTools)"))
     return 0

@@ -57,8 +57,9 @@ class LocalProcess:
 
     is_here = True  # whether popen is the process itself
 
-    def __init__(self, spec: ProcessSpec, popen: "subprocess.Popen[bytes]"):
-        self.spec, self.popen = spec, popen
+    def __init__(self, spec: ProcessSpec, popen: "subprocess.Popen[bytes]", is_paced: bool = False):
+        """is_paced: netem's duty cycle stops and wakes the process, so that it means nothing that a signal has stopped it."""
+        self.spec, self.popen, self._is_paced = spec, popen, is_paced
         self.tail: deque[str] = deque(maxlen=TAIL_LINES)
         self.failure: Failure | None = None  # the failure that the process itself has reported
         self.is_read = False  # the output has ended and was read to its end
@@ -70,8 +71,8 @@ class LocalProcess:
         return None if code is None else ending_of(code)
 
     def stopped_at(self) -> int | None:
-        """What nalb.process.proc.stopped_at says of this process."""
-        return stopped_at(self.popen.pid)
+        """What nalb.process.proc.stopped_at says of this process; None where it is paced."""
+        return None if self._is_paced else stopped_at(self.popen.pid)
 
     def take_line(self, line: str) -> str | None:
         """Take a line of the process's output; return the part to log and show, or None if there is nothing to show."""
@@ -101,7 +102,9 @@ class LocalProcess:
                 os.killpg(self.popen.pid, number)
 
 
-def start_here(spec: ProcessSpec, argv: list[str], inherited: Mapping[str, str], job: str) -> LocalProcess:
+def start_here(
+    spec: ProcessSpec, argv: list[str], inherited: Mapping[str, str], job: str, is_paced: bool = False
+) -> LocalProcess:
     """Start a process on this machine; it dies with this process. `argv` is the spec's argv, perhaps wrapped.
 
     Raises InputError where the command cannot be started.
@@ -125,7 +128,7 @@ def start_here(spec: ProcessSpec, argv: list[str], inherited: Mapping[str, str],
         raise InputError(
             f"{spec.name}: cannot start {argv[0]!r}: {error.strerror}: check the command after --"
         ) from None
-    return LocalProcess(spec, popen)
+    return LocalProcess(spec, popen, is_paced)
 
 
 def die_with_parent(parent: int) -> Callable[[], None]:

@@ -66,6 +66,8 @@ def launch(request: LaunchRequest, around: Callable[[Path], AbstractContextManag
     if request.hosts is None:
         request.program.require()
     hosts = load_hosts(request.hosts) if request.hosts is not None else None
+    if request.network is not None:
+        ensure_privilege()
     network = load_network(find_network(request.network)) if request.network is not None else None
     where = Where(request.local, network, hosts, request.one_node)
     places = where.nodes()
@@ -74,8 +76,6 @@ def launch(request: LaunchRequest, around: Callable[[Path], AbstractContextManag
     policy.check(len(nodes))
     check_subset(request.options, sum(place.is_worker for place in places))
     _check_restarts(request, hosts, sum(not place.is_worker for place in places))
-    if network is not None:
-        ensure_privilege()
     run_dir = make_run_dir(request.out)
     job = f"nalb launch (process {os.getpid()} on {socket.gethostname()}, run directory {run_dir})"
     is_here = hosts is None and request.one_node is None

@@ -68,11 +68,12 @@ class Job:
         joining: str = "",  # what the command must do on every worker to join the job
         is_whole: bool = True,  # whether these are all processes of the job
         with_it: Sequence[Path] = (),  # files and folders that go with the job, even if this process is killed
+        are_paced: bool = False,  # whether netem's duty cycle stops and wakes the processes
     ):
         self._specs, self._wrap, self._inherited, self._log_dir = specs, wrap, inherited, log_dir
         self._show, self._has_joined, self._check = show, has_joined, check
         self._show_unfinished, self._moment, self._tell, self._joining = show_unfinished, moment, tell, joining
-        self._is_whole, self._with_it = is_whole, with_it
+        self._is_whole, self._with_it, self._are_paced = is_whole, with_it, are_paced
         self._print_lock = threading.Lock()
         self._reading_error: Exception | None = None
         self._workers_ended_s: float | None = None
@@ -115,7 +116,7 @@ class Job:
 
     def start(self, spec: ProcessSpec) -> LocalProcess:
         """Start one process of the job on this machine."""
-        return start_here(spec, self._wrap(spec), self._inherited, self.id)
+        return start_here(spec, self._wrap(spec), self._inherited, self.id, self._are_paced)
 
     def wait(self, check: Callable[[], None] = lambda: None) -> None:
         """Wait until every process has ended well. Raises JobFailed, which names the first process that failed.

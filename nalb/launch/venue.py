@@ -211,7 +211,8 @@ class Emulated(Venue):
         return super()._specs(order, replace(options, root_port=options.root_port or NAMESPACE_PORT))
 
     def _job(self, specs: list[ProcessSpec], more: dict[str, Any]) -> Job:
-        return Job(specs, inside(self.emulation), os.environ, check=self.emulation.check, **more)
+        more |= {"check": self.emulation.check, "are_paced": self.emulation.stops_processes}
+        return Job(specs, inside(self.emulation), os.environ, **more)
 
 
 class Hosts(Venue):

@@ -33,7 +33,7 @@ def others() -> list[int]:
 def stopped_at(pid: int) -> int | None:
     """The CPU time, in clock ticks, that a process stopped by a signal has used; None where the process runs or has ended.
 
-    The ticks of a process that is stopped again and again, as by netem's duty cycle, grow between the stops.
+    The ticks of a process that is stopped again and again grow between the stops, unless it is idle then.
     """
     try:
         # Bytes, since the kernel may cut the process's name within a character.

@@ -218,9 +218,9 @@ def write_report(run_dir: Path, force: bool, on_figure: Callable[[str], None]) -
                 pictures[figure.file] = png(lambda draw=figure.draw, record=page.record: draw(record))  # type: ignore[misc]
         texts = {page.file: page.render(page.record, pictures) for page in pages}
         for name, picture in pictures.items():
-            _replace(run_dir / FOLDER / name, picture)
+            replace_file(run_dir / FOLDER / name, picture)
         for name, text in texts.items():
-            _replace(run_dir / name, text.encode("utf-8", errors="replace"))
+            replace_file(run_dir / name, text.encode("utf-8", errors="replace"))
     except OSError as error:
         raise InputError(f"{error.filename or run_dir}: {error.strerror}; make {run_dir} writable") from None
     return pages
@@ -296,7 +296,7 @@ def number(value: float, format_text: str) -> str:
     return "-" if math.isnan(value) else format(value, format_text)
 
 
-def _replace(path: Path, content: bytes) -> None:
+def replace_file(path: Path, content: bytes) -> None:
     """Replace a file by writing beside it and renaming: no reader sees half a file, and a link is replaced, not followed."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:

@@ -8,7 +8,9 @@ from nalb.cli.main import run
     [
         ("--rounds", "0", "--rounds 0: choose 1 to 1000"),
         ("--rounds", "-1", "--rounds -1: choose 1 to 1000"),
-        ("--low", "2e5", "--low 200000 --high 120000: give 0 < low < high"),
+        ("--low", "2e5", "--low 200000 --high 120000: give 0.001 <= low < high <= 1e+12"),
+        ("--low", "1e-308", "--low 1e-308 --high 120000: give 0.001 <= low < high <= 1e+12"),
+        ("--high", "1e308", "--low 300 --high 1e+308: give 0.001 <= low < high <= 1e+12"),
     ],
 )
 def test_mistakes_are_refused_before_anything_is_made(tmp_path, capsys, flag, value, says):

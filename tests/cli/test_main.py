@@ -1,5 +1,6 @@
 """`nalb` itself: its version, and completion as a real bash does it."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -32,6 +33,26 @@ def test_a_lack_of_memory_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: p
 def test_the_exit_code_tells_where_nobody_reads(nobody: str) -> None:
     command = f"{sys.executable} -m nalb.cli.main launch --local 0 -- true {nobody}"
     assert subprocess.run(["bash", "-c", command]).returncode == InputError.exit_code
+
+
+@pytest.mark.parametrize("words", ["plan --capacities-mbps 1,2 --model-bytes 1000", "net trace {trace}"])
+def test_a_full_disk_under_stdout_is_one_line(words: str) -> None:
+    words = words.format(trace="--family mobile --seed 1 --seconds 1000 --low 1 --high 9")  # more than a buffer
+    command = f"{sys.executable} -m nalb.cli.main {words} > /dev/full"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    says = "standard output: No space left on device: make room there\n"
+    assert (done.returncode, done.stderr) == (MachineError.exit_code, f"nalb {words.split()[0]}: {says}")
+
+
+def test_paths_need_not_be_utf8(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = Path(os.fsdecode(os.fsencode(tmp_path / "caf") + b"\xe9"))
+    folder.mkdir()
+    write_fake_run(folder)
+    assert run(["trace", str(folder)]) == 0
+    assert run(["keys", "--nodes", "a=10.0.0.1", "--out", str(folder / "keys")]) == 0
+    printed = capsys.readouterr().out
+    assert "caf?/trace.json" in printed
+    assert "caf?/keys/a.keys" in printed
 
 
 @pytest.fixture(scope="module")
@@ -72,11 +93,14 @@ def test_bash_completes_commands_flags_choices_and_files(script: str, tmp_path: 
     assert "wan6-static" in completed(script, tmp_path, "net", "up", "")
 
 
-def test_zsh_has_a_script_too(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("words", [["--print-completion", "zsh"], ["--print-completion=zsh"]])
+def test_zsh_has_a_script_too(capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        run(["--print-completion", "zsh"])
+        run(words)
     assert ended.value.code == 0
-    assert "#compdef nalb" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "#compdef nalb" in printed
+    assert "--max-restarts" in printed
 
 
 @pytest.mark.parametrize("words", ["trace {run} --force", "plan --capacities-mbps 1,2 --model-bytes 1000"])

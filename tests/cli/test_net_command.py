@@ -216,6 +216,25 @@ def test_without_root_what_lies_below_run_is_not_hidden(
         rootless.prepare()
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "net verify absent.toml",
+        "launch --network absent.toml --framework mxnet -- true",
+        "compare --network absent.toml --replay mobilenet",
+        "calibrate --network absent.toml",
+    ],
+)
+def test_no_file_is_read_before_the_command_starts_again(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: str
+):
+    """A pipe, as of <(...), would be empty then."""
+    monkeypatch.setenv(rootless.MARK, "1")
+    monkeypatch.setattr(rootless, "has_privilege", lambda: False)
+    assert run(words.split()) == 3
+    assert "no right to make network namespaces" in capsys.readouterr().err
+
+
 def test_a_machine_without_processes_left_is_told_from_one_without_namespaces(monkeypatch: pytest.MonkeyPatch):
     def scarce(*_args, **_options):
         raise OSError(errno.EAGAIN, "Resource temporarily unavailable")

@@ -355,6 +355,21 @@ def test_a_process_that_is_stopped_before_all_have_met_ends_the_job(tmp_path: Pa
     assert marked(job.id) == []
 
 
+def test_a_process_that_netems_duty_cycle_stops_does_no_harm(tmp_path: Path) -> None:
+    """An idle one is stopped and woken without using CPU time, and may be found stopped at each look."""
+    one = spec("worker", "n1", "import time; print('up', flush=True); time.sleep(600)")
+    one = ProcessSpec(one.node, one.role, one.argv, one.environment | {"NALB_DEADLINE_S": "0.3"})
+    shown: list[str] = []
+    with job_of(tmp_path, [one], show=shown.append, has_joined=lambda: False, are_paced=True) as job:
+        while not shown:
+            time.sleep(0.01)
+        os.kill(job.children[0].popen.pid, signal.SIGSTOP)
+        end_s = time.monotonic() + 1
+        while time.monotonic() < end_s:
+            assert not job.finished()
+            time.sleep(0.05)
+
+
 def test_a_program_that_is_not_there(tmp_path: Path) -> None:
     missing = ProcessSpec("n1", "worker", ("no-such-program",), ENVIRONMENT | {"DMLC_ROLE": "worker"})
     job = job_of(tmp_path, [spec("scheduler", "n0", FOREVER), missing])

@@ -20,20 +20,41 @@ def wait(event: threading.Event) -> None:
     assert event.wait(DEADLINE_S)
 
 
-def test_changes_come_in_order_after_their_time():
-    calls, seen, both = [], [], threading.Event()
+def changes_at(*times_s: float) -> tuple[list, list]:
+    """What a clock calls and tells of NETWORK's changes when time stands still at one of these moments after the other."""
+    calls, seen, made, now_s = [], [], threading.Semaphore(0), [0.0]
 
     def on_change(elapsed_s, description):
         seen.append((elapsed_s, description))
-        if len(seen) == 2:
-            both.set()
+        made.release()
 
-    with ChangeClock(NETWORK, lambda rates, caps, _: calls.append((rates, caps)), on_change):
-        wait(both)
+    def set_rates(rates, caps, _delays):
+        calls.append((rates, caps))
+
+    with ChangeClock(NETWORK, set_rates, on_change, now_s=lambda: now_s[0]):
+        for at_s in times_s:
+            now_s[0] = at_s
+            assert made.acquire(timeout=DEADLINE_S)
+    return calls, seen
+
+
+def test_changes_come_in_order_after_their_time():
+    calls, seen = changes_at(0.01, 0.02)
     assert calls == [({"a": (1, 80)}, {}), ({"a": (2, 80)}, {})]
     assert [description["at_s"] for _, description in seen] == [0.01, 0.02]
     assert all(elapsed_s >= description["at_s"] for elapsed_s, description in seen)
     assert seen[0][1]["nodes"] == {"a": {"up_mbps": 1, "down_mbps": 80}}
+
+
+def test_changes_that_are_overdue_together_are_made_as_one(caplog: pytest.LogCaptureFixture):
+    calls, seen = changes_at(0.3)
+    assert calls == [({"a": (2, 80)}, {})]
+    assert [description["at_s"] for _, description in seen] == [0.02]
+    assert not caplog.messages
+    changes_at(3)
+    assert caplog.messages == [
+        "network net: a change came 3.0 s late: the machine is busy, and makes changes together that are due"
+    ]
 
 
 def test_changes_of_sites_are_applied_and_described():

@@ -280,6 +280,7 @@ def test_the_duty_cycle_stops_a_node_lets_it_go_and_ends_with_the_network(name: 
     network = network_of(name, UNEVEN_NODES)
     with network_up(network, cpu_limits.DutyCycleLimits(network, "on trial")) as emulation:
         assert standing_groups(name) == []
+        assert emulation.stops_processes
         assert "duty cycle of SIGSTOP and SIGCONT, coarser than a cgroup (on trial)" in emulation.describe_machines()[0]
         with subprocess.Popen(emulation.command("b", [sys.executable, "-c", SPIN])) as spinning:
             wait_until(lambda: emulation.times_stopped("b") >= 2)  # so it went on in between

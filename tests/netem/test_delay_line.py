@@ -36,7 +36,7 @@ name = "b"
 """
 SOL_PACKET, PACKET_VNET_HDR = 263, 15  # linux/if_packet.h
 LOSS_STREAM = 1 << 60  # LOSS of delay_line.c
-MOST_EARLIER = 60  # packets of a's before the test's own: ARP, and the connection that `build` tries
+MOST_EARLIER = 60  # packets of a's before the test's own: of the connection that `build` tries
 
 
 @pytest.fixture(autouse=True)
@@ -135,7 +135,7 @@ def test_equal_seeds_lose_the_same_packets(name: str):
 
 @pytest.mark.root
 def test_a_network_that_loses_its_first_packets_comes_up(name: str):
-    """ARP gives up after three requests."""
+    """The kernel's first packets towards the hub are among them."""
     library = Library.load()
 
     def loses_the_first(network: Network) -> bool:

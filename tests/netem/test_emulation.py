@@ -20,7 +20,7 @@ from nalb.units import bytes_per_s_to_mbps
 from netem import build, cpu_limits, namespaces, qdiscs, shaping, verify
 from netem.emulation import attach, is_up, leave_up, network_up
 from netem.network_file import find_network, load_network
-from tests.netem.conftest import TWO_NODES, leftovers, network_of
+from tests.netem.conftest import SITE_OF_B, TWO_NODES, leftovers, network_of
 from tests.netem.test_teardown import ended, wait_until
 
 pytestmark = pytest.mark.root
@@ -206,6 +206,18 @@ def test_commands_run_inside_with_their_own_pid(name: str):
             emulation.command("z", ["true"])
 
 
+def test_neighbours_are_permanent_and_so_do_not_fill_the_machines_table(name: str):
+    with network_up(network_of(name, TWO_NODES + SITE_OF_B)) as emulation:
+        places = {name: emulation.ends(name)[0] for name in ("a", "b", "s")}
+        places["hub"] = emulation.hub_namespace(), emulation.hub_address
+        for namespace, own in places.values():
+            found = namespaces.with_netlink(
+                namespace, lambda netlink: list(netlink.get_neighbours(family=socket.AF_INET))
+            )
+            states = {each.get_attr("NDA_DST"): each["state"] for each in found}
+            assert states == {address: build.NUD_PERMANENT for _, address in places.values() if address != own}
+
+
 @pytest.mark.parametrize(("line", "value"), [("", "1"), ("slow_start_after_idle = false", "0")])
 def test_a_file_says_whether_tcp_starts_slowly_after_a_pause(name: str, line: str, value: str):
     with network_up(network_of(name, f"{line}\n{TWO_NODES}")) as emulation:
@@ -261,6 +273,8 @@ def test_one_that_is_up_is_refused_attached_to_and_taken_down_once(name: str):
     with pytest.raises(InputError, match="another file"):
         attach(network_of(name, TWO_NODES.replace("100", "90")))
     assert len(build.take_down(name)) == 3
+    with network_up(network), pytest.raises(InputError, match="a job may run in it: end that job"):
+        attach(network)
     assert build.take_down(name) == []
     assert leftovers(name) == []
 

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.root
 
 DATA_BYTES = 8_000_000  # each way
 READ_BYTES = 500_000  # at a time: packets that come while a process reads are acknowledged together
-TOLERANCE = 0.0015  # ARP, the packets that begin and end a connection, packets that are not full, packets sent again
+TOLERANCE = 0.0015  # the packets that begin and end a connection, packets that are not full, packets sent again
 EVERY_SECOND = 2  # packets that come one by one are acknowledged two at a time
 SLOW_RECEIVER = (
     '[[nodes]]\nname = "a"\nup_mbps = 200\ndown_mbps = 200\n[[nodes]]\nname = "b"\nup_mbps = 60\ndown_mbps = 60\n'

@@ -106,6 +106,8 @@ def test_random_draws_what_leads_to_the_core():
     drawn = SITED.replace("up_mbps = 50\ndown_mbps = 60", "").replace("up_mbps = 30\ndown_mbps = 40", "")
     network = parse_network(drawn + RANDOM, "net.toml")
     assert (network.sites[0].up_mbps, network.nodes[0].up_mbps, network.nodes[1].up_mbps) == (None, 10, None)
+    inside = 'site = "s"\nqueue_ms = 4000'  # a queue beyond 32 bits at a rate that is drawn for the site alone
+    parse_network(drawn.replace('site = "s"', inside) + RANDOM.replace("= 9", "= 10_000"), "net.toml")
 
 
 def test_random_leaves_the_rates_open():
@@ -191,7 +193,10 @@ BAD = {
     ),
     "negative delay": (GOOD + "delay_ms = -1", "nodes[1].delay_ms is -1"),
     "jitter above delay": (GOOD + "delay_ms = 1\njitter_ms = 2", "nodes[1].jitter_ms is 2"),
-    "a delay that ARP gives up": (GOOD + "delay_ms = 701", "nodes[1].delay_ms is 701: give a number from 0 to 700 ms"),
+    "a delay beyond what connections wait": (
+        GOOD + "delay_ms = 701",
+        "nodes[1].delay_ms is 701: give a number from 0 to 700 ms",
+    ),
     "with its jitter": (GOOD + "delay_ms = 400\njitter_ms = 301", "nodes[1].jitter_ms is 301 beside a delay of 400 ms"),
     "loss above all": (GOOD + "loss_percent = 101", "nodes[1].loss_percent is 101"),
     "link from nowhere": (GOOD + LINK.replace('src = "a"', 'src = "z"'), "links[0].src is 'z', which is no node"),
@@ -283,9 +288,9 @@ BAD = {
         SITED.replace("= 60", "= 10_000\nqueue_ms = 4000"),
         "sites[0].queue_ms is 4000 at 10000 Mbit/s",
     ),
-    "delays of node and site that ARP gives up": (
+    "delays of node and site beyond what connections wait": (
         "defaults = {delay_ms = 400}\n" + SITED.replace("= 60", "= 60\ndelay_ms = 301"),
-        "nodes[0].delay_ms and jitter_ms come on top of those of site 's': give at most 700 ms together",
+        "nodes[0].delay_ms, or that of a trace, and jitter_ms come on top of those of site 's': give at most 700 ms together",
     ),
     "change of an unknown site": (
         SITED + SITE_CHANGE.format("z"),

@@ -14,7 +14,7 @@ import pytest
 from nalb.cli.main import run
 from nalb.errors import InputError
 from nalb.units import bytes_per_s_to_mbps
-from netem import namespaces, verify_delay
+from netem import namespaces, verify, verify_delay
 from netem.emulation import Emulation, network_up
 from netem.network_file import CARRIED_DIRECTORY, Network, find_network, load_network, parse_network
 from netem.schedule import Numbers, timed_changes
@@ -145,6 +145,9 @@ def test_a_network_whose_traces_are_constant_is_static(tmp_path: Path):
         ("5\n4\n", "line 2 is 4: give whole milliseconds"),
         ("1.5\n", "line 1 is 1.5: give whole milliseconds"),
         ("0\n0\n", "line 2 is 0: the last packet's"),
+        ("1\n1e300\n", r"line 2 is 1e\+300: give milliseconds from 0 to 1e\+09"),
+        ("1700000000000\n1700000000001\n", r"line 1 is 1.7e\+12: give milliseconds from 0"),
+        ("0 1\n1700000000 1\n", r"line 2 is of 1.7e\+09 s: give seconds from 0 to 1e\+06"),
     ],
 )
 def test_what_is_wrong_is_said_with_its_line(text: str, message: str):
@@ -165,6 +168,11 @@ def test_equal_seeds_draw_equal_traces(family: str, capsys: pytest.CaptureFixtur
     assert capsys.readouterr().out == text
 
 
+@pytest.mark.parametrize("seconds", [10.005, 10.01, 12345.505])
+def test_a_drawn_trace_may_have_any_length(seconds: float):
+    assert parsed(trace_text("mobile", 1, seconds, 10, 100)).length_s == float(f"{seconds:g}")
+
+
 def test_carried_traces_are_those_of_their_commands():
     paths = sorted(CARRIED_DIRECTORY.glob("*.trace"))
     assert len(paths) == 2
@@ -177,6 +185,8 @@ def test_carried_traces_are_those_of_their_commands():
     assert [len([one for one in access.traces if one]) for access in network.traced] == [2, 2]
 
 
+LINK_OF_A = '[[links]]\nsrc = "a"\ndst = "b"\nmbps = 5\ndelay_ms = 2\n'
+SITE_OF_A = 'site = "s"\n[[sites]]\nname = "s"\nup_mbps = 9\ndown_mbps = 9\ndelay_ms = 695\n'
 BODY = """
 name = "{name}"
 [defaults]
@@ -213,12 +223,33 @@ def test_a_network_follows_its_traces(tmp_path: Path):
     assert [change.at_s for change in timed_changes(held)] == [2, 3]
 
 
+def test_defaults_may_name_traces_that_nodes_read_for_themselves(tmp_path: Path):
+    text = 'name = "n"\n[defaults]\nup_trace = "a.trace"\ndown_mbps = 9\n[[nodes]]\nname = "a"\n[[nodes]]\nname = "b"\n'
+    (tmp_path / "a.trace").write_text(PLAIN)
+    source = str(tmp_path / "network.toml")
+    first, second = parse_network(text + 'trace_end = "hold"\n', source).nodes
+    assert (first.up_trace, second.up_trace) == (parsed(PLAIN), parsed(PLAIN, False))
+    assert (first.up_mbps, first.down_mbps) == (None, 9)
+    with pytest.raises(InputError, match=r"defaults.up_trace is 5: give the path of a trace file"):
+        parse_network(text.replace('"a.trace"', "5"), source)
+
+
+def test_verify_knows_the_delays_of_traces(tmp_path: Path):
+    """So it measures these links by datagrams."""
+    network = a_network(tmp_path, "0 40 10\n2 20 1\n3 1 1\n", LINK_OF_A)
+    flows = {flow.label: flow for batch in verify.flows_of(Emulation(network)) for flow in batch}
+    delays_ms = {label: flow.impairment and flow.impairment.delay_ms for label, flow in flows.items()}
+    assert delays_ms == {"a up": 10, "b up": None, "a down": 3, "b down": None, "a -> b": 12}
+
+
 @pytest.mark.parametrize(
     ("more", "message"),
     [
         ("up_mbps = 5", r"nodes\[0\].up_mbps is given beside up_trace"),
         ('down_trace = "none.trace"', "none.trace: cannot be read"),
+        ('down_trace = "\\u0000"', r"cannot be read \(embedded null byte\): give a trace file"),
         ("down_trace = 5", r"nodes\[0\].down_trace is 5: give the path"),
+        (SITE_OF_A, r"nodes\[0\].delay_ms, or that of a trace, .* those of site 's': give at most 700 ms together"),
         ('trace_end = "stop"', r"nodes\[0\].trace_end is 'stop': give 'loop' or 'hold'"),
         ("jitter_ms = 2", r"jitter_ms is 2 beside a trace's delays of 1 to 10 ms"),
         ("[[changes]]\nat_s = 1\nnode='a'\nup_mbps = 5", r"changes\[0\].up_mbps changes a rate that follows a trace"),

@@ -99,8 +99,12 @@ def test_the_command_writes_a_trace_once(run_dir, capsys):
     assert json.loads((run_dir / "trace.json").read_text())["traceEvents"]
     assert cli.run(["trace", str(run_dir)]) == 2
     assert "--force" in capsys.readouterr().err
+    (run_dir / "kept").write_text("elsewhere")
+    (run_dir / "trace.json").unlink()
+    (run_dir / "trace.json").symlink_to("kept")
     assert cli.run(["trace", str(run_dir), "--force"]) == 0
     assert "25%" in capsys.readouterr().out
+    assert (run_dir / "kept").read_text() == "elsewhere", "it is written beside and renamed"
 
 
 def test_a_launch_has_no_run_json_and_needs_none(run_dir, capsys):
