@@ -123,7 +123,7 @@ class Arima:
 
 
 def _fit_arma(speeds: Floats) -> Any:
-    """The fitted ARMA(2, 1) of the second differences; None, so that their forecast is 0, where these are only rounding or unfit."""
+    """The fitted ARMA(2, 1) of the second differences; None where these are only rounding or unfit: their forecast is 0."""
     differences = np.diff(speeds, ARIMA_ORDER[1])
     if float(np.abs(differences).max()) <= FLAT * float(speeds.mean()):
         return None

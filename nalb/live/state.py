@@ -18,6 +18,7 @@ from nalb.events import (
     PlanEvent,
     ReadyEvent,
     SharedUplinkEvent,
+    StartedEvent,
     TokensEvent,
 )
 from nalb.failures import render
@@ -75,6 +76,8 @@ class LiveState:
             self._readies.take(event)
             self._ended_s = event.at_s
             self.recent.clear()
+        elif isinstance(event, StartedEvent):  # nobody tells when the processes of a job without a coordinator have met
+            self.phase = RUNNING
         elif isinstance(event, LayoutEvent):
             self._layout, self.model_bytes = event, event.model_bytes
         elif isinstance(event, PlanEvent):
