@@ -7,7 +7,9 @@ A value that no file states stays None or empty here, and no figure may fill it 
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import groupby, islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,7 +29,7 @@ from nalb.events import (
     TokenShapeEvent,
 )
 from nalb.planning.slices import size_bytes, value_dtype
-from nalb.reporting.run_file import LONGEST_S, RunFile, SchemeResult, read_events, read_run
+from nalb.reporting.run_file import LONGEST_S, WARM_UP, RunFile, SchemeResult, read_events, read_run
 from nalb.units import GOODPUT_PART
 
 SATURATED_PART = 0.85  # a node that moved at least this part of its link's capacity was limited by that link
@@ -127,6 +129,12 @@ class Readies:
     def of(self, event: IterationEvent) -> ReadyEvent | None:
         """The newest job of the iteration's kind; None where none has said that it is ready."""
         return self._newest.get(bool(event.estimate is not None and event.estimate.uplinks))
+
+
+def after_warm_up(steps: Sequence[Step]) -> list[Step]:
+    """The steps of a scheme that are not among the first WARM_UP of their job: a script's rounds are jobs of their own."""
+    jobs = groupby(steps, key=lambda step: id(step.ready))
+    return [step for _, one_job in jobs for step in islice(one_job, WARM_UP, None)]
 
 
 class TokenTimes(NamedTuple):
