@@ -270,6 +270,15 @@ def first_sizes(store: KVStoreBase, own: int, total: int) -> list[int]:
     return [int(size) for size in agreement.add_up(store, agreement.SIZES_KEY, sizes)]
 
 
+def _check_equal(store: KVStoreBase, batch_size: int) -> None:
+    """Raise InputError where workers give unequal first sizes: nobody knows what those had that are left out after a restart."""
+    if len(given := set(first_sizes(store, batch_size, batch_size * store.num_workers))) > 1:
+        raise InputError(
+            f"batch_size differs between workers ({', '.join(map(str, sorted(given)))}), and some are left out after a "
+            "restart: nobody knows what these had. Give all workers the same one where --min-nodes is used"
+        )
+
+
 def join(
     store: KVStoreBase,
     batch_size: int,
@@ -293,13 +302,18 @@ def join(
     settings = store.settings if isinstance(store, NALB) else from_environment(os.environ, socket.gethostname())
     if settings.batching == "lb-bsp-federated":
         raise InputError("--batching lb-bsp-federated averages models: call nalb.mxnet.federated.join")
-    total = batch_size * (settings.first_workers or store.num_workers)
-    own = equal_part(total, store.num_workers, store.rank) if settings.first_workers else batch_size
+    workers, own, parts = store.num_workers, batch_size, None
+    total = batch_size * (settings.first_workers or workers)
+    if settings.first_workers:  # some are left out after a restart, and the others compute their samples
+        if not (settings.batching and settings.batch_total):
+            _check_equal(store, batch_size)
+        parts = [equal_part(total, workers, rank) for rank in range(workers)]
+        own = parts[store.rank]
     clock = ComputeClock()
     if isinstance(store, NALB):
         store.at_close(clock.settle, lambda: None)
     if settings.batching is None:
-        source: SizeSource = FixedSizes(first_sizes(store, own, total))
+        source: SizeSource = FixedSizes(parts or first_sizes(store, own, total))
     else:
         client = store.client if isinstance(store, NALB) else _client_alone(settings, store.rank, clock)
         points = None

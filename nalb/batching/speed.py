@@ -25,6 +25,7 @@ ARIMA_FIRST = 20  # speeds before the first fit: with fewer, the fit of three pa
 ARIMA_WINDOW = 200  # speeds that a fit uses: older ones belong to another load (ours)
 ARIMA_REFIT = 100  # speeds between fits: a fit takes about 0.1 s, a forecast 0.3 ms (ours)
 FLAT = 1e-9  # part of the mean speed: smaller second differences are rounding, and nothing is fitted
+UNFIT = (ValueError, ArithmeticError, np.linalg.LinAlgError)  # statsmodels' errors for speeds of which one is far off
 
 
 class Predictor(Protocol):
@@ -83,8 +84,8 @@ class Arima:
 
     It predicts v_(k+1) = 2 v_k - v_(k-1) + E[w_(k+1) | w]. statsmodels fits the last ARIMA_WINDOW speeds by maximum likelihood with
     exact innovations, anew every ARIMA_REFIT speeds. late: delays the first fit by so many speeds, so that not all workers fit in
-    the same iteration. The order is the paper's, which gives neither window nor interval. A forecast from twice differenced noise
-    may be negative; the controller judges that, not the model.
+    the same iteration. Where a fit fails, the forecast of w is 0 until the next one. The order is the paper's, which gives neither
+    window nor interval. A forecast from twice differenced noise may be negative; the controller judges that, not the model.
     """
 
     def __init__(self, late: int = 0) -> None:
@@ -114,19 +115,25 @@ class Arima:
         # the innovation of a value 0 is 0 less its forecast
         differences = np.append(np.diff(np.array(self._speeds), ARIMA_ORDER[1]), 0.0)
         model = self.model
-        innovations, _ = arma_innovations(differences, ar_params=model.ar_params, ma_params=model.ma_params)
+        try:
+            innovations, _ = arma_innovations(differences, ar_params=model.ar_params, ma_params=model.ma_params)
+        except UNFIT:
+            return line
         return float(line - innovations[-1])
 
 
 def _fit_arma(speeds: Floats) -> Any:
-    """The fitted ARMA(2, 1) of the second differences; None where these are only rounding, so that their forecast is 0."""
+    """The fitted ARMA(2, 1) of the second differences; None where these are only rounding or unfit: their forecast is 0."""
     differences = np.diff(speeds, ARIMA_ORDER[1])
     if float(np.abs(differences).max()) <= FLAT * float(speeds.mean()):
         return None
     from statsmodels.tsa.arima.estimators.innovations import innovations_mle
 
     order = (ARIMA_ORDER[0], 0, ARIMA_ORDER[2])
-    return innovations_mle(differences, order=order, demean=False)[0]
+    try:
+        return innovations_mle(differences, order=order, demean=False)[0]
+    except UNFIT:
+        return None
 
 
 class Deferred:

@@ -11,7 +11,7 @@ Choice not taken: mx.nd.save and npz. Neither has a checksum over the whole, and
 """
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -30,6 +30,7 @@ DIMENSIONS_MOST = 32  # of an array: MXNet's, and numpy's before its version 2
 
 Count = Annotated[int, Meta(ge=0)]
 Setting = bool | int | float | str | None
+SCALARS = (bool, int, float, str, type(None), np.generic)
 DType = Literal["float16", "float32", "float64", "int8", "int32", "int64", "uint8", "bool"]
 
 
@@ -104,17 +105,38 @@ def encode(checkpoint: Checkpoint) -> Iterator[bytes | memoryview]:
         pieces.append(flat.view(np.uint8).data)
     try:
         header = msgspec.msgpack.encode(
-            Header(VERSION, checkpoint.progress, checkpoint.settings, checkpoint.optimizer, specs)
+            Header(VERSION, checkpoint.progress, checkpoint.settings, checkpoint.optimizer, specs), enc_hook=_python_own
         )
         msgspec.msgpack.decode(header, type=Header)
     except (msgspec.MsgspecError, TypeError, OverflowError) as error:
-        raise CheckpointError(f"a checkpoint cannot hold this ({error}): give Python's own numbers and texts") from None
+        raise CheckpointError(
+            f"a checkpoint cannot hold {_odd_one(checkpoint)} ({error}): give numbers and texts"
+        ) from None
     digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
     everything: tuple[bytes | memoryview, ...] = (MAGIC, len(header).to_bytes(LENGTH_BYTES, "little"), header, *pieces)
     for piece in everything:
         digest.update(piece)
         yield piece
     yield digest.digest()
+
+
+def _python_own(value: object) -> Setting:
+    """A number or text of NumPy as Python's own: a loss may be np.float32, and a learning rate np.float64."""
+    for numpy_own, own in ((np.bool_, bool), (np.integer, int), (np.floating, float), (np.str_, str)):
+        if isinstance(value, numpy_own):
+            return own(value)
+    raise TypeError(f"its type is {type(value).__name__}")
+
+
+def _odd_one(checkpoint: Checkpoint) -> str:
+    """Name the first value that is neither number nor text, for people."""
+    groups: dict[str, Mapping[str, object]] = {
+        "notes": checkpoint.progress.notes,
+        "settings": checkpoint.settings,
+        "the optimizer's": checkpoint.optimizer.numbers,
+    }
+    values = ((f"{group} {name!r}", value) for group, named in groups.items() for name, value in named.items())
+    return next((name for name, value in values if not isinstance(value, SCALARS)), "this")
 
 
 def decode(data: bytes) -> Checkpoint:

@@ -20,6 +20,7 @@ from nalb.launch.encryption import Encryption
 from nalb.launch.frameworks import FRAMEWORKS, chosen, chosen_on
 from nalb.launch.hosts import load_hosts
 from nalb.live.following import check_port, metrics_beside
+from nalb.live.tail import newest_restart
 from nalb.measurement.estimators import DEFAULT_ESTIMATOR, ESTIMATORS
 from nalb.options import JOINT_BATCHING, NETWORK_PREDICTORS, PREDICTORS, STALENESS_MOST, JobOptions
 from nalb.planning.slices import Tensor
@@ -65,9 +66,11 @@ def schemes_help() -> str:
 
 
 def check_run(run_dir: Path) -> None:
-    """Raise InputError where there is no such directory."""
+    """Raise InputError where there is no such directory. Says where a restarted run goes on, whose first attempt alone is read."""
     if not os.path.isdir(run_dir):  # as False too where the name is too long
         raise InputError(f"{run_dir}: no such directory: give the run directory that the job printed, or its --out")
+    if newest := newest_restart(run_dir):
+        print(f"restarted: {run_dir / f'restart-{newest}'} is the newest attempt")
 
 
 def add_place_flags(parser: argparse.ArgumentParser) -> "argparse._MutuallyExclusiveGroup":

@@ -210,7 +210,12 @@ def _simulate_parallel(args: argparse.Namespace) -> int:
         raise InputError("--parallel takes --network or --random, or eight workers of 10 Gbit/s: leave out the others")
     machines = Machines.equal(PAPER_WORKERS, mbps_to_bytes_per_s(PAPER_MBPS))
     if args.network or args.random:
-        machines = Machines(_network(args)[1])
+        nodes, capacities = _network(args)
+        if odd := next((node for node in nodes if not (node.is_worker and node.is_server)), None):
+            raise InputError(
+                f"--parallel: {odd.name} has one role: give a network whose nodes are all worker and server"
+            )
+        machines = Machines(capacities)
     machines = replace(machines, jitter=args.jitter or 0.0)
     profile, total = PROFILES[args.model or "vgg19"](), 256 if args.total is None else args.total
     iterations = 10 if args.iterations is None else args.iterations

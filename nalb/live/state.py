@@ -18,11 +18,12 @@ from nalb.events import (
     PlanEvent,
     ReadyEvent,
     SharedUplinkEvent,
+    StartedEvent,
     TokensEvent,
 )
 from nalb.failures import render
 from nalb.reporting.pace import Pace, pace_of
-from nalb.reporting.record import Readies, Step
+from nalb.reporting.record import Layouts, Readies, Step
 from nalb.reporting.step_costs import StepModel, loads_bytes, nodes_of, shares_of
 
 RECENT = 20  # iterations that rates and the pace are of
@@ -54,7 +55,7 @@ class LiveState:
     news: deque[Happened] = field(default_factory=lambda: deque(maxlen=NEWS))
     recent: deque[Step] = field(default_factory=lambda: deque(maxlen=RECENT))  # of the present scheme
     _readies: Readies = field(default_factory=Readies)
-    _layout: LayoutEvent | None = None
+    _layouts: Layouts = field(default_factory=Layouts)
     _ended_s: float | None = None  # when the last iteration ended
     _reason: str | None = None
     _shared: list[SharedUplinkEvent] = field(default_factory=list)
@@ -75,8 +76,11 @@ class LiveState:
             self._readies.take(event)
             self._ended_s = event.at_s
             self.recent.clear()
+        elif isinstance(event, StartedEvent):  # nobody tells when the processes of a job without a coordinator have met
+            self.phase = RUNNING
         elif isinstance(event, LayoutEvent):
-            self._layout, self.model_bytes = event, event.model_bytes
+            self._layouts.take(event)
+            self.model_bytes = event.model_bytes
         elif isinstance(event, PlanEvent):
             if event.reason is not None and event.reason != self._reason:
                 self.plan_changes += self._reason is not None
@@ -111,7 +115,8 @@ class LiveState:
 
     def _take_iteration(self, event: IterationEvent) -> None:
         begin_s = event.at_s if self._ended_s is None else min(self._ended_s, event.at_s)
-        step = Step(self.iterations, begin_s, event, [], ready=self._readies.of(event), layout=self._layout)
+        ready, layout = self._readies.of(event), self._layouts.of(event)
+        step = Step(self.iterations, begin_s, event, [], ready=ready, layout=layout)
         if self.recent and self.recent[-1].event.scheme != event.scheme:
             self.recent.clear()
         self.recent.append(step)

@@ -20,6 +20,15 @@ RESTART = re.compile(r"restart-([1-9][0-9]*)")
 READ_MOST = 1 << 24  # bytes that are read at once
 
 
+def newest_restart(run_dir: Path) -> int:
+    """The number of the run's newest attempt; 0 for the first one. Raises InputError where the directory cannot be read."""
+    try:
+        names = [path.name for path in run_dir.iterdir()]
+    except OSError as error:
+        raise InputError(f"{run_dir}: {error.strerror}: is the run directory gone?") from None
+    return max((int(match[1]) for name in names if (match := RESTART.fullmatch(name))), default=0)
+
+
 @dataclass
 class RunTail:
     """Reads the events that were appended to a run since the last look."""
@@ -43,23 +52,18 @@ class RunTail:
     @property
     def is_running(self) -> bool:
         """Whether a coordinator's socket stands in the directory of the newest attempt. A guardian removes that of a killed job."""
-        folder = self.run_dir / f"restart-{newest}" if (newest := self._newest_restart()) else self.run_dir
+        folder = self.run_dir / f"restart-{newest}" if (newest := newest_restart(self.run_dir)) else self.run_dir
         return any(path.is_socket() for path in folder.glob("observers*"))
 
     def fresh(self) -> Iterator[AnyEvent]:
         """Yield the new events, from whole lines only. Raises InputError for a line that is no event."""
-        newest = self._newest_restart()  # asked before reading, so that the end of the attempt before is not missed
+        newest = newest_restart(
+            self.run_dir
+        )  # asked before reading, so that the end of the attempt before is not missed
         yield from self._appended()
         while self.restarts < newest:
             self.restarts, self._read_bytes = self.restarts + 1, 0
             yield from self._appended()
-
-    def _newest_restart(self) -> int:
-        try:
-            names = [path.name for path in self.run_dir.iterdir()]
-        except OSError as error:
-            raise InputError(f"{self.run_dir}: {error.strerror}: is the run directory gone?") from None
-        return max((int(match[1]) for name in names if (match := RESTART.fullmatch(name))), default=0)
 
     def _appended(self) -> Iterator[AnyEvent]:
         path = self.attempt_dir / "samples.jsonl"

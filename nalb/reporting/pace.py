@@ -7,12 +7,11 @@ Links whose rates are proven come before those that are only hoped for, if they 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby, islice, pairwise
+from itertools import pairwise
 from statistics import median
 
 from nalb.events import SharedUplinkEvent
-from nalb.reporting.record import Step, Timeline
-from nalb.reporting.run_file import WARM_UP
+from nalb.reporting.record import Step, Timeline, after_warm_up
 from nalb.reporting.step_costs import (
     LEVEL_PART,
     LimitKind,
@@ -78,18 +77,12 @@ def paces(timeline: Timeline, last: int | None = None) -> list[Pace]:
     found = []
     for scheme, steps in timeline.steps.items():
         # an iteration that follows another scheme's also has the wait for its turn in it
-        in_turn = [one for one in steps if _follows(one, before.get(one.place))]
-        chosen = (_warm(steps, in_turn) or in_turn or steps)[-(last or len(steps)) :]
+        in_turn, warm = (
+            [one for one in some if _follows(one, before.get(one.place))] for some in (steps, after_warm_up(steps))
+        )
+        chosen = (warm or in_turn or steps)[-(last or len(steps)) :]
         found.append(pace_of(scheme, chosen, timeline.shared_uplinks))
     return found
-
-
-def _warm(steps: Sequence[Step], in_turn: Sequence[Step]) -> list[Step]:
-    """Those in turn that are not among the first WARM_UP of their job: a script's rounds are jobs of their own."""
-    cold = set[int]()
-    for _, one_job in groupby(steps, key=lambda step: id(step.ready)):
-        cold.update(step.place for step in islice(one_job, WARM_UP))
-    return [step for step in in_turn if step.place not in cold]
 
 
 def _follows(step: Step, before: Step | None) -> bool:

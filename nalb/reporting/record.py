@@ -7,7 +7,9 @@ A value that no file states stays None or empty here, and no figure may fill it 
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import groupby, islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,8 +28,9 @@ from nalb.events import (
     TokensEvent,
     TokenShapeEvent,
 )
+from nalb.planning.precisions import STEPS
 from nalb.planning.slices import size_bytes, value_dtype
-from nalb.reporting.run_file import LONGEST_S, RunFile, SchemeResult, read_events, read_run
+from nalb.reporting.run_file import LONGEST_S, WARM_UP, RunFile, SchemeResult, read_events, read_run
 from nalb.units import GOODPUT_PART
 
 SATURATED_PART = 0.85  # a node that moved at least this part of its link's capacity was limited by that link
@@ -129,6 +132,29 @@ class Readies:
         return self._newest.get(bool(event.estimate is not None and event.estimate.uplinks))
 
 
+class Layouts:
+    """Which layout an iteration has: jobs of a comparison that take turns may send values in different precisions."""
+
+    def __init__(self) -> None:
+        self._newest: dict[str, LayoutEvent] = {}  # by the precision of answers
+        self._last: LayoutEvent | None = None
+
+    def take(self, event: LayoutEvent) -> None:
+        """The tensors of a job were cut."""
+        self._newest[event.precision or STEPS[0]] = self._last = event
+
+    def of(self, event: IterationEvent) -> LayoutEvent | None:
+        """The newest layout of the iteration's precision, else of any; None where no tensors were cut before it."""
+        answers = STEPS[0] if event.rounded is None else event.rounded.answers
+        return self._newest.get(answers, self._last)
+
+
+def after_warm_up(steps: Sequence[Step]) -> list[Step]:
+    """The steps of a scheme that are not among the first WARM_UP of their job: a script's rounds are jobs of their own."""
+    jobs = groupby(steps, key=lambda step: id(step.ready))
+    return [step for _, one_job in jobs for step in islice(one_job, WARM_UP, None)]
+
+
 class TokenTimes(NamedTuple):
     """A token's times in seconds since its event's `at_s`. From inputs_s to start_s the worker waits for the model's last step."""
 
@@ -203,13 +229,13 @@ def _read_into(record: Timeline, run_dir: Path) -> None:
     path = run_dir / "samples.jsonl"
     previous_s, place = 0.0, 0
     rows: dict[int, SamplesEvent] = {}
-    readies, layout = Readies(), None
+    readies, layouts = Readies(), Layouts()
     for number, event in enumerate(read_events(run_dir), 1):
         if isinstance(event, ReadyEvent):
             record.nodes, record.servers, rows, previous_s = event.nodes, event.servers, {}, event.at_s
             readies.take(event)
         elif isinstance(event, LayoutEvent):
-            layout = event
+            layouts.take(event)
         elif isinstance(event, BatchEvent):
             record.batches.append(event)
         elif isinstance(event, SamplesEvent):
@@ -230,7 +256,7 @@ def _read_into(record: Timeline, run_dir: Path) -> None:
             record.nodes = record.nodes or list(event.estimate.up if event.estimate else event.communication_s)
             own = rows.pop(event.iteration, SamplesEvent(at_s=0.0, iteration=event.iteration, rows=[]))
             begin_s = min(previous_s or event.at_s, event.at_s)
-            step = Step(place, begin_s, event, own.rows, own.at_s, readies.of(event), layout)
+            step = Step(place, begin_s, event, own.rows, own.at_s, readies.of(event), layouts.of(event))
             _check_step(step, record.nodes, f"{path}, event {number}")
             record.steps.setdefault(event.scheme, []).append(step)
             previous_s, place = event.at_s, place + 1

@@ -16,8 +16,8 @@ import numpy as np
 
 from nalb.events import TokensEvent
 from nalb.reporting.link_figures import binned_rates
-from nalb.reporting.record import Step, Timeline, TokenTimes
-from nalb.reporting.run_file import LONGEST_S, steady
+from nalb.reporting.record import Step, Timeline, TokenTimes, after_warm_up
+from nalb.reporting.run_file import LONGEST_S
 from nalb.units import bytes_per_s_to_mbps
 
 Event = dict[str, Any]
@@ -52,9 +52,10 @@ def exposures(record: Timeline) -> list[Exposure]:
     """
     rows = []
     for scheme, steps in record.steps.items():
-        found = [_most_exposed(step) for step in steps if step.event.computed_s]
-        if found:
-            counted = steady(found)
+        told = [step for step in steps if step.event.computed_s]
+        warm = [step for step in after_warm_up(steps) if step.event.computed_s]
+        if told:
+            counted = [_most_exposed(step) for step in warm or told]
             iteration_s, communication_s, exposed_s = (statistics.median(row[k] for row in counted) for k in range(3))
             hidden = statistics.median(1 - row[2] / row[1] if row[1] else 0.0 for row in counted)
             rows.append(Exposure(scheme, iteration_s, communication_s, exposed_s, hidden))

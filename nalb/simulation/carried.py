@@ -25,11 +25,12 @@ _Kind = tuple[tuple[int, ...], float]  # of a sum: its members and bytes; of a t
 
 
 class Carried:
-    """The flows under way. capacities: rates of links. Raises InputError for caps of pairs, which sums do not see."""
+    """The flows under way. capacities: rates of links. Raises InputError for caps of pairs and uplinks: sums do not see them."""
 
     def __init__(self, capacities: Capacities):
-        if capacities.pairs:
-            raise InputError("caps of pairs: simulated transfers do not see them, give a network without")
+        if capacities.pairs or capacities.uplinks is not None:
+            what = "caps of pairs" if capacities.pairs else "uplinks of sites"
+            raise InputError(f"{what}: simulated transfers do not see them, give a network without")
         self._capacities = capacities
         self._full = np.concatenate([capacities.up, capacities.down])  # rate of each way: N out, then N in
         self._number = 0  # of the flow begun last

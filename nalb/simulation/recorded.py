@@ -1,6 +1,7 @@
 """Simulates a recorded run with the same slices, servers, windows and rates, and compares times and receivers' samples.
 
 The events come from samples.jsonl (docs/run-files.md). Stock's iterations are routed as MXNet does; p3's are left out.
+Sums by sites and gradients that are rounded on their way are refused: the events do not tell all that they need.
 An iteration is simulated at the rates that held when it ended: changes within it are not seen.
 """
 
@@ -99,6 +100,7 @@ def simulate_events(
     compared = []
     for number, event in enumerate(events, 1):
         where = f"samples.jsonl, event {number}"
+        _check_kind(event, where)
         if isinstance(event, ReadyEvent):
             ready, sent = event, {}
             timed.clear()
@@ -168,6 +170,17 @@ def _pauses_s(traffic: Traffic) -> Floats:
     order = np.lexsort((read_s, process))
     is_same = np.diff(process[order]) == 0
     return np.asarray(np.diff(read_s[order])[is_same])
+
+
+def _check_kind(event: AnyEvent, where: str) -> None:
+    """Raise InputError for the events of a job that sums by sites or rounds gradients."""
+    what = None
+    if isinstance(event, ReadyEvent) and event.sites:
+        what = "a job that sums by sites"
+    elif (isinstance(event, LayoutEvent) and event.precision) or (isinstance(event, IterationEvent) and event.rounded):
+        what = "gradients that are rounded on their way"
+    if what is not None:
+        raise InputError(f"{where}: {what}: simulate a run whose sums have one level and travel as they are")
 
 
 def _cut(cut: LayoutEvent, ready: ReadyEvent, where: str) -> tuple[Ints, tuple[Ints, Ints]]:

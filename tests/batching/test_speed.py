@@ -68,6 +68,16 @@ def test_arima_extrapolates_a_line_and_a_constant():
     assert feed(Arima(), [4.0] * (ARIMA_FIRST + 5)) == pytest.approx(4.0)
 
 
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of statsmodels, which also divides by zero
+@pytest.mark.parametrize("noise", [0.0, 0.1])
+@pytest.mark.parametrize("factor", [0.01, 1e5, 1e6, 1e7])
+def test_arima_goes_on_where_one_speed_is_far_off(factor, noise):
+    for place in range(ARIMA_FIRST - 4):
+        speeds = abs(100 + noise * np.random.default_rng(place).normal(size=ARIMA_FIRST + 2))
+        speeds[place] *= factor
+        assert np.isfinite(feed(Arima(), speeds.tolist()))
+
+
 def test_arima_waits_for_its_first_fit():
     assert feed(Arima(late=3), [1.0, 2.0] * ((ARIMA_FIRST + 2) // 2)) is None
     assert feed(Arima(late=3), [1.0, 2.0, 2.5] * (ARIMA_FIRST // 2)) is not None

@@ -105,10 +105,26 @@ def test_a_dtype_without_a_place() -> None:
         file_of(Checkpoint(Progress(), {}, OptimizerState("SGD"), {"a": np.array([None])}))
 
 
-@pytest.mark.parametrize("setting", [np.float32(1), [1], 2**70, math])
-def test_a_setting_that_could_not_be_read_back(setting: Any) -> None:
-    with pytest.raises(CheckpointError, match="cannot hold this"):
+@pytest.mark.parametrize(("setting", "says"), [([1], "settings 'a'"), (2**70, "this"), (math, "settings 'a' .*module")])
+def test_a_setting_that_could_not_be_read_back(setting: Any, says: str) -> None:
+    with pytest.raises(CheckpointError, match=f"cannot hold {says}"):
         file_of(Checkpoint(Progress(), {"a": setting}, OptimizerState("SGD"), {}))
+
+
+def test_a_note_that_is_no_number_is_named() -> None:
+    with pytest.raises(CheckpointError, match="cannot hold notes 'loss'"):
+        file_of(Checkpoint(Progress(notes={"total": 1.0, "loss": np.zeros(1)}), {}, OptimizerState("SGD"), {}))  # type: ignore[dict-item]
+
+
+def test_numbers_of_numpy_are_read_as_pythons_own() -> None:
+    """A script's loss is np.float32, and a learning rate that it computes np.float64."""
+    progress = Progress(np.int64(3), notes={"loss": np.float32(0.5)})  # type: ignore[arg-type, dict-item]
+    optimizer = OptimizerState("SGD", numbers={"lr": np.float64(0.1), "last_lr": None})
+    settings = {"nesterov": np.bool_(True), "model": np.str_("cnn")}
+    read = decode(file_of(Checkpoint(progress, settings, optimizer, {})))  # type: ignore[arg-type]
+    assert (read.progress, read.settings) == (Progress(3, notes={"loss": 0.5}), {"nesterov": True, "model": "cnn"})
+    assert read.optimizer.numbers == {"lr": 0.1, "last_lr": None}
+    assert type(read.optimizer.numbers["lr"]) is float
 
 
 def signed(header: object, arrays: bytes = b"") -> bytes:

@@ -65,6 +65,7 @@ def test_the_files_roles_are_simulated(capsys, tmp_path):
         assert answer["bound_s"] == pytest.approx(0.4)  # each worker's 4 MB; s carries half the model, for two workers
         assert 1 < answer["schemes"]["exact"]["over_bound"] < 1.1, estimator
     assert told(capsys, *words, "--by", "flows", "--schemes", "average")["schemes"]["average"]["time_s"] > 0.4
+    assert "w has one role" in complaint(capsys, "--network", path, "--parallel", "dp")
 
 
 def test_a_run_of_schemes_that_are_not_simulated_is_refused(capsys, tmp_path):
@@ -147,6 +148,7 @@ def test_a_worker_that_sleeps_makes_iterations_longer(capsys):
         (("--parallel", "fela", "--subset", "2"), "needs weights"),
         (("--parallel", "dp", "--total", "4"), "a sample for each"),
         (("--parallel", "dp", "--iterations", "1"), "choose 2 to"),
+        (("--parallel", "dp", "--network", "geo2x3"), "uplinks of sites"),
     ],
 )
 def test_what_cannot_be_shared_out(capsys, words, why):

@@ -44,6 +44,16 @@ def test_a_run_of_several_trainings_names_them(tmp_path, capsys):
     assert f"give one of {tmp_path / 'fela'}" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("command", ["why", "trace"])
+def test_the_newest_attempt_of_a_restarted_run_is_named(run_dir, capsys, command):
+    assert run([command, str(run_dir)]) == 0
+    assert "restarted" not in capsys.readouterr().out
+    for number in (2, 10):
+        (run_dir / f"restart-{number}").mkdir()
+    assert run([command, str(run_dir), *(["--force"] if command == "trace" else [])]) == 0
+    assert f"restarted: {run_dir / 'restart-10'} is the newest attempt\n" in capsys.readouterr().out
+
+
 def test_watch_prints_lines_where_there_is_no_terminal(run_dir, capsys):
     assert run(["watch", str(run_dir), "--once"]) == 0
     assert capsys.readouterr().out.startswith("nalb watch: average, iteration 6, 0.5 a second; exchange 2.000 s")

@@ -65,6 +65,17 @@ def test_dist_async_refuses_unequal_sizes(tmp_path):
     assert "batch_size: 16 samples in all here and 40 on rank 0" in done.stdout + done.stderr
 
 
+@pytest.mark.parametrize(
+    ("store", "flags"),
+    [("nalb", ()), ("nalb", ("--batching", "lb-bsp")), ("nalb", ("--scheme", "stock", "--batching", "lb-bsp"))],
+)
+def test_unequal_sizes_are_refused_where_workers_are_left_out(tmp_path, monkeypatch, store, flags):
+    monkeypatch.setenv("NALB_FIRST_WORKERS", "3")
+    done = run_job(tmp_path, str(WORKERS), store, "worker", flags=flags)
+    assert done.returncode != 0
+    assert "batch_size differs between workers (8, 20)" in done.stdout + done.stderr
+
+
 def test_partitions_are_kept_apart_and_move():
     script = str(Path(__file__).parent / "partition_cases.py")
     done = subprocess.run([sys.executable, script], capture_output=True, text=True)

@@ -9,8 +9,9 @@ import time
 import pytest
 
 from nalb.errors import InputError
-from nalb.events import AbortEvent, encode_line
+from nalb.events import AbortEvent, StartedEvent, encode_line
 from nalb.live.following import BETWEEN_S, LAST_WORDS_S, Follower, metrics_beside
+from nalb.live.state import RUNNING
 from nalb.reporting.about_file import write_about
 from tests.live.test_state import READY, iterations
 
@@ -56,6 +57,24 @@ def test_a_failed_job_may_be_started_again(tmp_path):
     follower.look()
     assert follower.state.restarts == 1
     assert follower.is_over(2.0 + BETWEEN_S)
+
+
+@pytest.mark.parametrize("first", [READY, StartedEvent(at_s=0.0, role="worker", node="n0")])
+def test_a_job_that_ended_without_an_iteration_is_over(tmp_path, first):
+    """As one that has no coordinator: scheme gloo, stock or PyTorch on one node."""
+    follower = Follower(tmp_path)
+    with socket.socket(socket.AF_UNIX) as door:
+        door.bind(str(tmp_path / "observers"))
+        append(tmp_path, first)
+        late = Follower(tmp_path)
+        for one in (follower, late):
+            one.look()
+            assert one.state.phase == RUNNING
+        assert not follower.is_over(0.0)
+    (tmp_path / "observers").unlink()
+    assert late.is_over(0.0)
+    assert not follower.is_over(1.0)
+    assert follower.is_over(1.0 + LAST_WORDS_S)
 
 
 def test_what_a_job_tells_after_its_socket_is_gone_is_read_first(tmp_path):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from nalb.errors import InputError
-from nalb.events import PlanEvent
+from nalb.events import PlanEvent, ReadyEvent
 from nalb.failures import Cause
 from nalb.planning.sites import Sites
 from nalb.protocol import wire
@@ -62,6 +62,15 @@ def test_a_plan_names_each_slices_leader_at_each_site():
     assert all(owner in (leader, "n2") for owner, leader in zip(owners, leaders, strict=True))
     for servers, slots in ((plan.server_of_slice, plan.slot_of_slice), (east.server_of_slice, east.slot_of_slice)):
         assert Counter(zip(servers, slots, strict=True)).most_common(1)[0][1] == 1  # a slot sums one slice
+
+
+def test_events_tell_servers_by_their_place_among_those_that_sum_for_all():
+    driver = started()
+    (ready,) = (event for event in driver.state.events if isinstance(event, ReadyEvent))
+    (told,) = (event for event in driver.state.events if isinstance(event, PlanEvent))
+    node_of = {rank: node for node, rank in GLOBAL_RANKS.items()}
+    owners = [node_of[rank] for rank in driver.last("w0", m.Plan).server_of_slice]
+    assert [ready.servers[place] for place in told.server_of_slice] == owners
 
 
 def test_each_worker_makes_the_slots_of_its_own_nodes_servers():

@@ -41,6 +41,7 @@ from tests.protocol.test_coordinator import ENVIRONMENT, Driver
 NODES = 1000
 NAMES = [f"{node:0128}" for node in range(NODES)]
 MOST = (1 << 31) - 1  # of a C int: what MXNet, ps-lite and the kernel count in
+ELEMENTS = 1 << 40  # of a tensor of PyTorch, which counts in 64 bits
 PID = 1 << 22  # the kernel's largest
 ITERATIONS = 10 * 365 * 86400 * 1000  # of a millisecond each
 CALLS = 10_000 * ITERATIONS  # one for each tensor
@@ -95,7 +96,7 @@ PLANNED, DIGEST = planned()
 RATES = dict.fromkeys(NAMES, 50000000000.0)
 LARGEST = [
     wire.Hello(wire.VERSION, "worker", NAMES[0], NODES, PID),
-    m.Register([m.TensorSpec("é" * m.NAME_MOST, MOST, "float64", k) for k in range(10_000)], ITERATIONS),
+    m.Register([m.TensorSpec("é" * m.NAME_MOST, ELEMENTS, "float64", k) for k in range(10_000)], ITERATIONS),
     wire.Report(YEARS_S, ITERATIONS, [ROW] * wire.ROWS_MOST, CALLS, CALLS, ITERATIONS, *WAYS),
     announcement(CALLS, "broadcast", [("é" * m.NAME_MOST, MOST, "float64")] * 1_000_000),
     m.CallAgreed(CALLS),

@@ -4,12 +4,14 @@ import json
 import math
 
 import pytest
+from msgspec import UNSET
 from msgspec.structs import replace
 from rich.console import Console
 
 from nalb.cli import main as cli
 from nalb.errors import InputError
-from nalb.events import LayoutEvent
+from nalb.events import IterationEvent, LayoutEvent
+from nalb.live.state import LiveState
 from nalb.planning.slices import wire_dtype
 from nalb.reporting.record import read_record, read_timeline, values_bytes
 from nalb.reporting.run_file import read_events, read_run, write_run
@@ -263,3 +265,21 @@ def test_jobs_that_take_turns_keep_their_own_sites(tmp_path):
     steps = read_timeline(tmp_path).steps
     assert all(step.ready.sites == sites for step in steps["exact"])
     assert not any(step.ready.sites for step in steps["exact-sites"])
+
+
+def test_jobs_that_take_turns_keep_their_own_layouts(tmp_path):
+    """A comparison of `exact` with `exact+int8` runs two jobs, which write into one file."""
+    ready = {"event": "ready", "at_s": 1.0, "nodes": ["n0", "n1"], "servers": ["n0", "n1"]}
+    layout = {"event": "layout", "at_s": 1.5, "model_bytes": 4000}
+    told = {"event": "iteration", "communication_s": {"n0": 0.5, "n1": 0.5}}
+    rounded = {"rounded": {"answers": "int8", "pushes": {"n0": "int8", "n1": "int8"}}}
+    events = [ready, layout, ready, layout | {"precision": "int8"}]
+    events += [told | {"at_s": 2.0, "iteration": 0, "scheme": "exact"}]
+    events += [told | rounded | {"at_s": 3.0, "iteration": 0, "scheme": "exact+int8"}]
+    write_events(tmp_path, events)
+    steps, live = read_timeline(tmp_path).steps, LiveState()
+    assert (steps["exact"][0].layout.precision, steps["exact+int8"][0].layout.precision) == (UNSET, "int8")
+    for event in read_events(tmp_path):
+        live.take(event)
+        if isinstance(event, IterationEvent):
+            assert live.last.layout == steps[event.scheme][0].layout

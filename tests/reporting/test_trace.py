@@ -1,6 +1,7 @@
 """The timeline against what the run's files say, and the exposed part by hand."""
 
 import json
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from nalb.cli import main as cli
 from nalb.reporting.record import read_record
 from nalb.reporting.trace import chrome_trace, exposures
+from tests.reporting.paced import step, timeline
 from tests.reporting.runs import write_events, write_fake_run
 
 
@@ -49,6 +51,15 @@ def test_the_exposed_part_is_the_worst_workers(run_dir):
         assert row.exposed_s == pytest.approx(1.5)
         assert row.communication_s == pytest.approx(2.0)
         assert row.hidden_part == pytest.approx(0.25)
+
+
+def test_the_first_iterations_of_each_round_of_a_script_do_not_count():
+    steps = []
+    for number in range(3):
+        one_job = [step(3 * number + place, exchange_s=9.0 if place < 2 else 3.0) for place in range(3)]
+        steps += [replace(one, ready=one_job[0].ready) for one in one_job]
+    (row,) = exposures(timeline(*steps))
+    assert row.communication_s == pytest.approx(3.0, abs=0.1)
 
 
 def test_gradients_complete_before_the_first_push_leave_all_exposed_and_unknown_ones_no_row(run_dir):

@@ -1,5 +1,7 @@
 """Transfers share links as connections do, and a sum alone takes what the exact shares take."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -8,6 +10,7 @@ from hypothesis import strategies as st
 from nalb.errors import InputError
 from nalb.planning.nodes import Capacities, Node
 from nalb.planning.shares import bound_s, exact
+from nalb.planning.sites import Sites, Uplinks
 from nalb.simulation.carried import Carried
 from nalb.simulation.flows import flow
 from nalb.simulation.sharing import SharedLinks
@@ -77,6 +80,13 @@ def test_a_sum_among_some_leaves_the_others_links_free():
     assert carried.advance(1.0) == [transfer]
 
 
-def test_caps_of_pairs_are_refused():
-    with pytest.raises(InputError, match="caps of pairs"):
-        Carried(Capacities.from_lists([1.0, 1.0], [1.0, 1.0], {(0, 1): 0.5}))
+@pytest.mark.parametrize(
+    ("what", "more"),
+    [
+        ("caps of pairs", {"pairs": {(0, 1): 0.5}}),
+        ("uplinks of sites", {"uplinks": Uplinks(Sites(("east", "east", "west")), [1.0, 1.0], [1.0, 1.0])}),
+    ],
+)
+def test_limits_that_sums_do_not_see_are_refused(what, more):
+    with pytest.raises(InputError, match=what):
+        Carried(replace(Capacities.from_lists([1.0] * 3, [1.0] * 3), **more))

@@ -89,6 +89,24 @@ def test_a_run_that_lacks_something_is_refused_by_name(event, field):
         simulate_dicts(events, {})
 
 
+ROUNDED = {"answers": "float32", "pushes": {"n0": "int8"}}
+
+
+@pytest.mark.parametrize(
+    ("event", "more", "says"),
+    [
+        (0, {"sites": {"n0": "east", "n1": "east", "n2": "west"}}, "event 1: a job that sums by sites"),
+        (1, {"precision": "int8"}, "event 2: gradients that are rounded"),
+        (4, {"rounded": ROUNDED}, "event 5: gradients that are rounded"),
+    ],
+)
+def test_a_run_by_sites_or_in_other_precisions_is_refused(event, more, says):
+    events = copy.deepcopy(EVENTS)
+    events[event] |= more
+    with pytest.raises(InputError, match=says):
+        simulate_dicts(events, {})
+
+
 def test_an_iteration_without_its_plan_is_refused():
     with pytest.raises(InputError, match="without its plan"):
         simulate_dicts([EVENTS[0], EVENTS[1], *EVENTS[3:5]], {})

@@ -327,9 +327,15 @@ class Iterations:
             iteration=self.number,
             scheme=self._observers.label,
             inflight_bytes=list(self._plan.windows) or 0,
-            server_of_slice=message.server_of_slice if self._observers.is_recorded(self.number) else None,
+            server_of_slice=self._places_of(message) if self._observers.is_recorded(self.number) else None,
         )
         self._events.append(explain_plan(event, self._plan.decision, self._nodes))
+
+    def _places_of(self, message: m.Plan) -> list[int]:
+        """Each slice's server, as its place among those that sum for all: by sites, servers of sites have ranks between theirs."""
+        ranks = sorted(self._planner.nodes.rank_of_node.values())
+        place_of_rank = {rank: place for place, rank in enumerate(ranks)}
+        return [place_of_rank[rank] for rank in message.server_of_slice]
 
     def _collect_from_servers(self, now_s: float) -> Failure | None:
         """Every worker is done: ask servers for what they have not reported, which would otherwise count in the next iteration."""

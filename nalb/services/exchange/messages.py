@@ -35,6 +35,7 @@ KeyName = Annotated[str, Meta(max_length=NAME_MOST)]
 Dtype = Annotated[str, Meta(pattern=r"^(float(16|32|64)|bfloat16)\Z")]
 Precision = Annotated[str, Meta(pattern=rf"^({'|'.join(PRECISIONS)})\Z")]
 AskedPrecision = Annotated[str, Meta(pattern=rf"^({'|'.join(ASKED)})\Z")]
+Elements = Annotated[int, Meta(ge=0, le=1 << 50)]  # of a tensor: PyTorch counts them in 64 bits
 CallKind = Literal["sum", "broadcast", "single sum"]
 
 
@@ -42,7 +43,7 @@ class TensorSpec(Struct, frozen=True, forbid_unknown_fields=True, array_like=Tru
     """A tensor of the exchange, in the order in which all workers push."""
 
     name: KeyName
-    elements: Index
+    elements: Elements
     dtype: Dtype
     group: Index  # tensors pushed by one call may share slices; those of different calls may not
 

@@ -1,8 +1,8 @@
 """Makes the events of layouts, plans and iterations. Rates in bytes per second. Pure."""
 
+import dataclasses
 import math
 from collections.abc import Sequence
-from dataclasses import replace as replace_node
 
 import numpy as np
 from msgspec import UNSET
@@ -98,7 +98,7 @@ def _rounded(known: Known, plan: Distribution, layout: Layout, chosen: ChosenPre
     precisions, job = chosen.precisions, known.nodes
     if {precisions.answers, *precisions.pushes} == {STEPS[0]}:
         return None
-    names, whole = job.names, [replace_node(node, push_part=1.0) for node in job.nodes]
+    names, whole = job.names, [dataclasses.replace(node, push_part=1.0) for node in job.nodes]
     whole_bytes = layout.model_bytes / layout.wire_part
     if plan.by_site is None:
         carried = loads_bytes(job.nodes, plan.held_shares, layout.model_bytes).sum(axis=0)
@@ -106,6 +106,8 @@ def _rounded(known: Known, plan: Distribution, layout: Layout, chosen: ChosenPre
     else:
         saved = 2 * plan.load_bytes(job.nodes) * (1 / layout.wire_part - 1)
     rates = known.capacities if known.configured is None else known.configured.for_bound
+    if rates is not None:
+        rates = dataclasses.replace(rates, cores=None)  # they count values, however many bytes these have
     return Rounded(
         answers=precisions.answers,
         pushes=dict(zip(names, precisions.pushes, strict=True)),

@@ -178,7 +178,7 @@ class Planner:
         explained_s = known.exchange_s(plan.held_shares, model_bytes)
         outcome = outcome_of(decision, finished, explained_s, learned.is_refuted, self.nodes.are_all_workers)
         self._trust.judge(outcome)
-        if self._own is not None:
+        if self._own is not None and decision.scheme.may_leave_routing:  # else another scheme's plans are compared
             is_explained = not (outcome.is_late(self._rules) or learned.is_refuted)
             own_links_s, iteration_s = self._own.links_s(known), finished.iteration_s or finished.took_s
             self._own.routing.judge_plan(iteration_s, outcome.took_s, is_explained, own_links_s)

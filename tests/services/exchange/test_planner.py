@@ -206,11 +206,11 @@ def test_delay_that_is_known_is_no_change_of_the_network(round_trip_s):
         assert windows == [0] + 5 * [pytest.approx(2 / 3 * 37.5e6 * 0.2, rel=0.05)]
 
 
-def routed(planner, nodes, capacities, iterations, cores_s):
+def routed(planner, nodes, capacities, iterations, cores_s, scheme="exact"):
     """Who routes each iteration: 'o' MXNet, 'p' the plan. Cores need cores_s of plans, four fifths of it of MXNet's own routing."""
     word = ""
     for _ in range(iterations):
-        decision = plan(planner, "exact").decision
+        decision = plan(planner, scheme).decision
         if decision.kind is DecisionKind.LEFT:
             word += "o"
             planner.note_unmeasured(0.8 * cores_s)
@@ -232,6 +232,15 @@ def test_where_cores_set_the_pace_mxnet_routes_and_is_left_when_links_become_slo
     for _ in range(3):
         planner.note_unmeasured(20.0)  # the links need it now: 6.4 s for the slowest node's own gradients alone
     assert "o" not in routed(planner, nodes, slow, 100, cores_s=0.2)[1:]
+
+
+@pytest.mark.parametrize("scheme", ["elastic", "aware"])
+def test_iterations_of_schemes_that_never_leave_routing_say_nothing_for_those_that_do(scheme):
+    planner, nodes = alike(4)
+    planner.register([m.TensorSpec(str(k), 100_000, "float32", 0) for k in range(32)], 1e4)
+    fast = Capacities.from_lists([1e9] * 4, [1e9] * 4)
+    assert routed(planner, nodes, fast, 50, cores_s=0.2, scheme=scheme) == 50 * "p"
+    assert routed(planner, nodes, fast, 1, cores_s=0.2) == "p"  # its own plans are to be compared first
 
 
 @pytest.mark.jobs

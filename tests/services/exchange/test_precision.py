@@ -1,16 +1,21 @@
 """Precisions that follow what is known of links: simulated jobs, whose planner learns and changes."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from nalb.events import IterationEvent
 from nalb.measurement.estimators import DEFAULT_ESTIMATOR, ESTIMATORS
-from nalb.planning.nodes import Capacities
+from nalb.measurement.samples import samples_of
+from nalb.planning.nodes import Capacities, CoreTimes
 from nalb.planning.precisions import STEPS, Precisions
 from nalb.schemes import SCHEMES
 from nalb.services.exchange.decision import PlanOptions
 from nalb.services.exchange.job_nodes import JobNodes
 from nalb.services.exchange.knowledge import FinishedIteration
 from nalb.services.exchange.messages import TensorSpec
+from nalb.services.exchange.plan_events import explain_iteration
 from nalb.services.exchange.planner import new_planner
 from nalb.simulation.exchange import exchange
 
@@ -123,6 +128,21 @@ def test_noise_changes_nothing_again_and_again():
     job = Job(SLOW, other_s=1.0, hidden_s=0.1)
     job.run(60, lambda: random.uniform(0.9, 1.1, 4))
     assert job.cuts <= 3
+
+
+def test_the_bound_of_float32_is_that_of_the_links():
+    """Without a network file rates are estimated, and cores are known beside them."""
+    job = Job(SLOW, "int8")
+    job.run(4)
+    planner, event = job.planner, IterationEvent(at_s=1.0, iteration=3, scheme="exact", communication_s={"n0": 1.0})
+    known, decision = planner.knowledge.now, planner.present.decision
+
+    def bound_s(cores):
+        now = replace(known, cores=cores)
+        told = explain_iteration(event, decision, now, planner.layout, samples_of([]), planner.chosen)
+        return told.rounded.whole_bound_s
+
+    assert bound_s(CoreTimes(np.full(4, 0.1), np.full(4, 1e-6))) == bound_s(None) > 0
 
 
 @pytest.mark.parametrize("precision", ["float32", "float16", "int4"])
