@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from nalb.checkpoints import folder, lock
-from nalb.errors import InputError, listed
+from nalb.errors import InputError, as_text, listed
 from nalb.events import LayoutEvent, ReadyEvent
 from nalb.launch.encryption import Encryption
 from nalb.launch.environments import hosts_lines, local_lines
@@ -75,7 +75,7 @@ def launch(request: LaunchRequest, around: Callable[[Path], AbstractContextManag
     if network is not None:
         ensure_privilege()
     run_dir = make_run_dir(request.out)
-    job = f"nalb launch (process {os.getpid()} on {socket.gethostname()}, run directory {run_dir})"
+    job = as_text(f"nalb launch (process {os.getpid()} on {socket.gethostname()}, run directory {run_dir})")
     is_here = hosts is None and request.one_node is None
     if request.one_node is None:  # else each node has a launcher, and they name the job alike
         request = replace(request, options=replace(request.options, checkpoints_job=job))
