@@ -104,9 +104,16 @@ def command_of(args: argparse.Namespace, example: str) -> tuple[str, ...]:
     starts_here = args.hosts is None and not getattr(args, "print_env", False)
     if starts_here and shutil.which(words[1]) is None:
         raise InputError(f"COMMAND {words[1]!r} is not a program here: give a path, or a name on PATH")
-    if args.hosts is not None and (unfit := [word for word in words if as_text(word) != word]):
-        raise InputError(f"COMMAND: {unfit[0]!r} is not UTF-8 text, and goes to the hosts as text: rename the file")
+    if args.hosts is not None:
+        for word in words:
+            _check_text("COMMAND", word)
     return words[1:]
+
+
+def _check_text(what: str, word: str) -> None:
+    """Raise InputError for a word that cannot go to hosts. what: the flag that gives it."""
+    if as_text(word) != word:
+        raise InputError(f"{what}: {word!r} is not UTF-8 text, and goes to the hosts as text: rename the file")
 
 
 def encryption_of(args: argparse.Namespace, leaves_here: bool) -> Encryption:
@@ -210,6 +217,9 @@ def job_options(args: argparse.Namespace, encryption: Encryption = PLAIN) -> Job
     said["transport"] = transport or ("pyzmq" if encryption.is_on else "mxnet")
     if said.get("predictor_models"):
         said["predictor_models"] = folder(said["predictor_models"], "--predictor-models")
+    if getattr(args, "hosts", None) is not None:
+        for name in ("checkpoints", "predictor_models"):
+            _check_text(f"--{name.replace('_', '-')}", said.get(name) or "")
     return JobOptions(**said)
 
 

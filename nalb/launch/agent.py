@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated
 
@@ -77,14 +78,16 @@ def files_kept(order: AgentOrder) -> Iterator[dict[str, str]]:
     if order.keys is None and order.observers is None:
         yield {}
         return
-    with TemporaryDirectory(prefix="nalb-") as folder:  # Python gives it mode 0700
+    with TemporaryDirectory(prefix="nalb-") as folder, ExitStack() as stack:  # Python gives it mode 0700
         named = {}
         if order.keys is not None:
             named[VARIABLE] = path = os.path.join(folder, "node.keys")
             with open(path, "x", opener=lambda name, flags: os.open(name, flags, 0o600), encoding="ascii") as file:
                 file.write(order.keys)
         if order.observers is not None:
-            named[order.observers] = f"ipc://{folder}/observers"
+            from nalb.launch.run_dir import observer_address  # the agents of other processes do not need it
+
+            named[order.observers] = observer_address(stack, Path(folder))
         yield named
 
 

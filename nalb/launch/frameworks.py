@@ -53,7 +53,7 @@ def chosen_on(host: Host, command: Sequence[str]) -> str:
 
     A host that cannot be asked counts as one with MXNet: the start of its processes says what is wrong.
     """
-    python = command[0] if _is_python(command[0]) and os.path.isabs(command[0]) else host.python
+    python = command[0] if _is_python(command[0]) and "/" in command[0] else host.python  # without: the agent's own
     try:
         found = _answer([*ssh_argv(host)[:-1], remote_command(host, [python, "-c", ASK])], environment_for_ssh())
     except (OSError, subprocess.SubprocessError):
@@ -76,7 +76,9 @@ def _answer(argv: Sequence[str], environment: Mapping[str, str] = os.environ) ->
         timeout=ANSWER_LIMIT_S,
         check=True,
     )
-    return asked.stdout.split()
+    lines = asked.stdout.splitlines()
+    answer = lines[-1].split() if lines else []  # a login may print more before
+    return [name for name in FRAMEWORKS if name in answer]
 
 
 def _only(found: Sequence[str], python: str) -> str:

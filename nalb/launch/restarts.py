@@ -17,7 +17,10 @@ from nalb.checkpoints import folder
 from nalb.errors import CheckpointError, InputError, JobError, MachineError, listed
 from nalb.events import FailureEvent
 from nalb.failures import Failure, JobFailed, Phase
+from nalb.launch.roles import Place
 from nalb.launch.run_dir import append_event
+from nalb.launch.signals import failed_before
+from nalb.planning.nodes import Node
 
 FIRST_WAIT_S, LONGEST_WAIT_S = (
     1.0,
@@ -54,35 +57,43 @@ class RestartPolicy:
 
 
 def after_failure(
-    attempt: Attempt, failed: str | None, unreachable: Collection[str], nodes: Sequence[str], min_nodes: int | None
+    attempt: Attempt,
+    failed: str | None,
+    unreachable: Collection[str],
+    nodes: Sequence[Place | Node],
+    min_nodes: int | None,
 ) -> tuple[Attempt | None, str]:
-    """The next attempt and a text about its nodes; None and the reason where too few nodes are left.
+    """The next attempt and a text about its nodes; None and the reason where too few nodes are left, or no worker or server.
 
     failed: the node whose process failed, where that is known. nodes: all nodes of the job, in order. Each attempt has
     a run directory of its own, with the attempt's number.
     """
-    lost = {name for name in nodes if name in unreachable}
+    lost = set(unreachable)
     if failed is not None and failed == attempt.last_failed:
         lost.add(failed)
     number = attempt.number + 1
     base = attempt.run_dir if attempt.number == 0 else attempt.run_dir.parent
     following = Attempt(number, base / f"restart-{number}", attempt.left_out, failed)
-    new = [name for name in nodes if name in lost and name not in attempt.left_out]
-    left = [name for name in nodes if name not in lost and name not in attempt.left_out]
+    before = [node for node in nodes if node.name not in attempt.left_out]
+    new = [node.name for node in before if node.name in lost]
+    left = [node for node in before if node.name not in lost]
     if not new or min_nodes is None:
         return (
             following,
-            f"on the {len(nodes) - len(attempt.left_out)} nodes left" if attempt.left_out else "on all nodes",
+            f"on the {len(before)} nodes left" if attempt.left_out else "on all nodes",
         )
     if len(left) < min_nodes:
         return None, f"{listed(new)} would be left out, and --min-nodes {min_nodes} needs more than {len(left)}"
+    for role in ("worker", "server"):
+        if not any(getattr(node, f"is_{role}") for node in left):
+            return None, f"{listed(new)} would be left out, and no other node has a {role}"
     return replace(following, left_out=(*attempt.left_out, *new)), f"without {listed(new)}"
 
 
 def see_through(
     run: Callable[[Attempt], None],
     run_dir: Path,
-    nodes: Sequence[str],
+    nodes: Sequence[Place | Node],
     policy: RestartPolicy,
     unreachable: Callable[[], Collection[str]],
     say: Callable[[str], None],
@@ -100,6 +111,10 @@ def see_through(
         try:
             run(attempt)
             return attempt.run_dir
+        except KeyboardInterrupt as interrupt:
+            if (failed := failed_before(interrupt)) is not None:
+                _note(_dated(failed.failure, policy.checkpoints), attempt.run_dir)
+            raise
         except JobFailed as error:
             failure = _dated(error.failure, policy.checkpoints)
             _note(failure, attempt.run_dir)

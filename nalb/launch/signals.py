@@ -1,4 +1,4 @@
-"""Ends a command on the first of Ctrl-C, SIGTERM and SIGHUP."""
+"""Ends a command on the first of Ctrl-C, SIGTERM and SIGHUP, once what must not be cut short is done."""
 
 import signal
 import threading
@@ -6,13 +6,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from nalb.errors import JobError
+from nalb.failures import JobFailed
+
+WATCHED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @contextmanager
 def ending_on_signals() -> Iterator[None]:
     """End the with block on the first of Ctrl-C, SIGTERM and SIGHUP; then raise JobError, which names the signal.
 
-    Later signals do not disturb the clean-up. A signal that was ignored at the start, as under nohup, stays ignored.
+    If a job had failed just before, the error says why. Later signals do not disturb the clean-up. A signal that was ignored at
+    the start, as under nohup, stays ignored.
     Outside the main thread this does nothing.
     """
     if threading.current_thread() is not threading.main_thread():
@@ -26,16 +30,48 @@ def ending_on_signals() -> Iterator[None]:
         if len(received) == 1:
             raise KeyboardInterrupt
 
-    watched = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    old = {number: signal.signal(number, end) for number in watched if signal.getsignal(number) != signal.SIG_IGN}
+    old = {number: signal.signal(number, end) for number in WATCHED if signal.getsignal(number) != signal.SIG_IGN}
     try:
         yield
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
         if not received:
             raise
-        raise JobError(
-            f"ended by {signal.Signals(received[0]).name}, with every process of the job", 128 + received[0]
-        ) from None
+        what = f"ended by {signal.Signals(received[0]).name}, with every process of the job"
+        if (failed := failed_before(interrupt)) is not None:
+            what += f", which had failed: {failed}"
+        raise JobError(what, 128 + received[0]) from None
     finally:
         for number, handler in old.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def held_back() -> Iterator[None]:
+    """Hold Ctrl-C, SIGTERM and SIGHUP back until the end of the with block. Outside the main thread this does nothing.
+
+    Choice not taken: pthread_sigmask. Another thread would take the signal, and Python handles it on the main thread at once.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    received: list[int] = []
+    old = {
+        number: signal.signal(number, lambda number, _: received.append(number))
+        for number in WATCHED
+        if signal.getsignal(number) not in (signal.SIG_IGN, None)  # None: a handler in C, which cannot be set again
+    }
+    try:
+        yield
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)
+        if received:
+            signal.raise_signal(received[0])
+
+
+def failed_before(interrupt: KeyboardInterrupt) -> JobFailed | None:
+    """The failure of the job that a signal interrupted while it was already failing; None where it was not."""
+    before = interrupt.__context__
+    while before is not None and not isinstance(before, JobFailed):
+        before = before.__context__
+    return before

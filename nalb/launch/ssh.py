@@ -26,6 +26,7 @@ from nalb.launch.agent import REPORT, SIGN_OF_LIFE_S, VERSION, AgentOrder, Agent
 from nalb.launch.hosts import Host, HostsFile
 from nalb.launch.processes import Ending, LocalProcess, die_with_parent, ending_of
 from nalb.launch.roles import ProcessSpec
+from nalb.launch.signals import held_back
 from nalb.launch.supervisor import Job
 from nalb.options import DECLARED
 from nalb.process.exhaustion import explained
@@ -260,6 +261,7 @@ class RemoteJob(Job):
             raise
         return self
 
+    @held_back()
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:

@@ -4,14 +4,14 @@ import os
 import socket
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from nalb.checkpoints import folder, lock
-from nalb.errors import InputError, listed
+from nalb.errors import InputError, as_text, listed
 from nalb.events import LayoutEvent, ReadyEvent
 from nalb.launch.encryption import Encryption
 from nalb.launch.environments import hosts_lines, local_lines
@@ -22,14 +22,13 @@ from nalb.launch.one_node import OneNode
 from nalb.launch.ports import free_pair
 from nalb.launch.ranks import torch_program
 from nalb.launch.restarts import Attempt, RestartPolicy, see_through
-from nalb.launch.roles import NOTHING, Place, Program, mxnet_program
+from nalb.launch.roles import NOTHING, Program, mxnet_program
 from nalb.launch.run_dir import make_run_dir
 from nalb.launch.signals import ending_on_signals
 from nalb.launch.ssh import unreachable
 from nalb.launch.supervisor import print_line, print_unfinished
 from nalb.launch.venue import LOOPBACK, JobOrder, RunningJob, Where
 from nalb.options import JobOptions
-from nalb.planning.nodes import Node
 from netem.emulation import Emulation
 from netem.network_file import find_network, load_network
 from netem.rootless import ensure_privilege
@@ -71,13 +70,12 @@ def launch(request: LaunchRequest, around: Callable[[Path], AbstractContextManag
     network = load_network(find_network(request.network)) if request.network is not None else None
     where = Where(request.local, network, hosts, request.one_node)
     places = where.nodes()
-    nodes = [place.name for place in places]
     policy = RestartPolicy(request.max_restarts, request.min_nodes, None)
-    policy.check(len(nodes))
+    policy.check(len(places))
     check_subset(request.options, sum(place.is_worker for place in places))
     _check_restarts(request, hosts, sum(not place.is_worker for place in places))
     run_dir = make_run_dir(request.out)
-    job = f"nalb launch (process {os.getpid()} on {socket.gethostname()}, run directory {run_dir})"
+    job = as_text(f"nalb launch (process {os.getpid()} on {socket.gethostname()}, run directory {run_dir})")
     is_here = hosts is None and request.one_node is None
     if request.one_node is None:  # else each node has a launcher, and they name the job alike
         request = replace(request, options=replace(request.options, checkpoints_job=job))
@@ -88,7 +86,8 @@ def launch(request: LaunchRequest, around: Callable[[Path], AbstractContextManag
         policy = replace(policy, checkpoints=Path(checkpoints))
 
     def run(attempt: Attempt) -> None:
-        first_workers = _check_left(places, attempt)
+        # those left then compute the samples of all
+        first_workers = sum(place.is_worker for place in places) if attempt.left_out else None
         order = JobOrder(
             request.program,
             replace(request.options, first_workers=first_workers),
@@ -111,7 +110,7 @@ def launch(request: LaunchRequest, around: Callable[[Path], AbstractContextManag
     claimed = lock.claim(Path(checkpoints), job) if is_shared else nullcontext()
     with ending_on_signals(), around(run_dir), claimed:
         probe = partial(unreachable, hosts.hosts) if hosts else set[str]
-        return see_through(run, run_dir, nodes, policy, probe, print_line)
+        return see_through(run, run_dir, places, policy, probe, print_line)
 
 
 def environment_lines(request: LaunchRequest) -> list[str]:
@@ -167,13 +166,3 @@ def _check_restarts(request: LaunchRequest, hosts: HostsFile | None, without_wor
     told = request.options.checkpoints is not None or hosts is None or folder.VARIABLE in dict(hosts.environment)
     if request.max_restarts and not told:
         raise InputError("--max-restarts with --hosts: name the hosts' folder for checkpoints with --checkpoints")
-
-
-def _check_left(places: Sequence[Place | Node], attempt: Attempt) -> int | None:
-    """The job's first number of workers; None where no place is left out. Raises InputError where no worker or server is left."""
-    if not attempt.left_out:
-        return None
-    for role in ("worker", "server"):
-        if not any(getattr(place, f"is_{role}") for place in places if place.name not in attempt.left_out):
-            raise InputError(f"without {listed(attempt.left_out)} no {role} is left: the job cannot go on")
-    return sum(place.is_worker for place in places)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO
+from typing import BinaryIO, NoReturn
 
 from msgspec.structs import replace
 
@@ -26,6 +26,7 @@ from nalb.launch.lost_variables import LostVariables
 from nalb.launch.output import STATE_S, Kind, Piece, pieces_of
 from nalb.launch.processes import LocalProcess, start_here
 from nalb.launch.roles import WORKER, ProcessSpec
+from nalb.launch.signals import held_back
 from nalb.process.exhaustion import explained, raise_file_limit
 from nalb.process.guardian import Descent, JobGuardian, kill_marked, living_on, reap_adopted
 from nalb.process.last_words import FOR_THE_LAUNCHER, line_of
@@ -74,6 +75,7 @@ class Job:
         self._show, self._has_joined, self._check = show, has_joined, check
         self._show_unfinished, self._moment, self._tell, self._joining = show_unfinished, moment, tell, joining
         self._is_whole, self._with_it, self._are_paced = is_whole, with_it, are_paced
+        self._tells_joining = has_joined is not None  # then workers that never join are noticed when one ends
         self._print_lock = threading.Lock()
         self._reading_error: Exception | None = None
         self._workers_ended_s: float | None = None
@@ -132,20 +134,6 @@ class Job:
 
         A failure that does not say when it came gets the job's moment. A long one is cut to what run files can hold.
         """
-        try:
-            is_over = self._are_over()
-        except JobFailed as error:
-            failure = carried(error.failure)
-            if not failure.has_moment:
-                phase, iteration = self._moment()
-                failure = replace(failure, phase=phase, iteration=iteration)
-            self._tell_ended()
-            self._tell(FailureEvent(at_s=time.monotonic(), failure=failure))
-            raise JobFailed(failure, error.exit_code, error.where) from None
-        self._tell_ended()
-        return is_over
-
-    def _are_over(self) -> bool:
         if self._reading_error is not None:
             raise self._reading_error
         self._guardian.check()
@@ -153,8 +141,27 @@ class Job:
         for child in self.children:
             reap_adopted(child.popen.pid)
         if self._note_failed():
-            self._wait_for_culprit()
-            raise self._failure()
+            with held_back():  # a signal in this time, such as Ctrl-C at the sight of an error, would hide who failed
+                self._wait_for_culprit()
+                self._fail(self._failure())
+        try:
+            is_over = self._are_over()
+        except JobFailed as error:
+            self._fail(error)
+        self._tell_ended()
+        return is_over
+
+    def _fail(self, error: JobFailed) -> NoReturn:
+        """Tell of the failure and raise it."""
+        failure = carried(error.failure)
+        if not failure.has_moment:
+            phase, iteration = self._moment()
+            failure = replace(failure, phase=phase, iteration=iteration)
+        self._tell_ended()
+        self._tell(FailureEvent(at_s=time.monotonic(), failure=failure))
+        raise JobFailed(failure, error.exit_code, error.where) from None
+
+    def _are_over(self) -> bool:
         self._check_stopped()
         workers = [child for child in self.children if child.spec.role == "worker"]
         if self._has_joined is not None:
@@ -167,14 +174,23 @@ class Job:
         now_s = time.monotonic()
         self._workers_ended_s = self._workers_ended_s or now_s
         waiting = [child for child in self.children if not _ended_well(child)]  # a failed one is noticed later
-        if waiting and self._is_whole and now_s - self._workers_ended_s > AFTER_WORKERS_S:
-            detail = (
-                f"all workers ended well, but {waiting[0].spec.name} still waits for them {AFTER_WORKERS_S:g} s later: the command "
-                f"must {self._joining} on every worker"
-            )
-            failure = Failure(cause=Cause.NO_STORE, detail=detail, phase=Phase.END)
-            raise JobFailed(failure, where=f"logs: {self._log_dir}")
+        if waiting and self._is_whole and now_s - self._workers_ended_s > AFTER_WORKERS_S + self.lag_s:
+            raise self._never_over(waiting, now_s - self._workers_ended_s)
         return not waiting
+
+    def _never_over(self, waiting: list[LocalProcess], waited_s: float) -> JobFailed:
+        """The failure of a job whose workers have ended well, while others still run."""
+        for child in waiting:
+            if child.stopped_at() is not None:
+                failure = child.spec.failure(Cause.STOPPED, _stopped_for(self.stopped_s(child)), Phase.END)
+                return JobFailed(failure, PeerError.exit_code, self._log_of(child))
+        cause, why = Cause.LINGERING, "the training itself is complete"
+        if not self._tells_joining:
+            cause, why = Cause.NO_STORE, f"the command must {self._joining} on every worker"
+        detail = (
+            f"all workers ended well, but {waiting[0].spec.name} still waits for them {waited_s:.1f} s later: {why}"
+        )
+        return JobFailed(Failure(cause=cause, detail=detail, phase=Phase.END), where=f"logs: {self._log_dir}")
 
     def _tell_ended(self) -> None:
         for child in self.children:
@@ -235,7 +251,7 @@ class Job:
 
     def _failure(self) -> JobFailed:
         culprits = _culprits(self._failed)
-        child = (culprits or self._failed)[0]
+        child = (culprits or [child for child in self._failed if child.failure is not None] or self._failed)[0]
         ending = child.poll()
         assert ending is not None
         self._readers[self.children.index(child)].join(timeout=1.0)  # its last words
@@ -336,6 +352,7 @@ class Job:
 
     # ---- the end
 
+    @held_back()  # a signal would leave processes of the job and hide who failed
     def _end_all(self) -> None:
         """End every process of the job and all that those started, within little more than TERM_GRACE_S + KILL_GRACE_S."""
         for child in self.children:
@@ -374,9 +391,16 @@ def _ended_well(child: LocalProcess) -> bool:
 
 
 def _culprits(failed: list[LocalProcess]) -> list[LocalProcess]:
-    """The failed processes that did not end because of another one; those killed by a signal come first."""
+    """The failed processes that did not end because of another one; those killed by a signal come first.
+
+    A worker whose stderr goes to a file tells the launcher nothing. So where others repeat a verdict, and nothing on the node that
+    it names has failed by itself, those that ended by themselves without a word have ended because of that node.
+    """
     codes = {child.spec.slug: ending.exit_code for child in failed if (ending := child.poll()) is not None}
     own = [child for child in failed if codes[child.spec.slug] != PeerError.exit_code and not _blames_another(child)]
+    named = {child.failure.node for child in failed if child not in own and child.failure is not None}
+    if named and not any(child.spec.node in named for child in own):
+        own = [child for child in own if child.failure is not None or codes[child.spec.slug] > 128]
     return sorted(own, key=lambda child: codes[child.spec.slug] <= 128)
 
 

@@ -243,7 +243,8 @@ def _bind(router: "zmq.Socket[bytes]", settings: Settings) -> None:
     except zmq.ZMQError as error:
         raise MachineError(
             f"the coordinator cannot listen on {host}:{port} ({error}): the port is taken or the address is not this host's; "
-            "set NALB_COORDINATOR or DMLC_PS_ROOT_PORT"
+            "choose another root port: root_port in the hosts file, --root HOST:PORT, or under other launchers DMLC_PS_ROOT_PORT "
+            "or NALB_COORDINATOR"
         ) from None
 
 

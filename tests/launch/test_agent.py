@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from nalb.cli.main import run
 from nalb.launch.agent import REPORT, VERSION, AgentOrder, AgentReport
 from nalb.process.guardian import kill_marked, marked
 from nalb.transport.keys import make_keys
@@ -149,6 +150,33 @@ def test_a_silent_launcher_is_taken_for_dead() -> None:
     with agent(wanted, "-c", "from nalb.launch import agent; agent.SILENCE_S = 0.5; agent.main()") as process:
         assert process.wait(10) == 0
         assert marked(wanted.job) == []
+
+
+def test_a_temporary_folder_may_have_a_path_too_long_for_a_socket(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / ("x" * 100)
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    bind = "import os, socket; socket.socket(socket.AF_UNIX).bind(os.environ['NALB_OBSERVERS'].removeprefix('ipc://'))"
+    wanted = order("observers", sys.executable, "-c", bind)
+    with agent(msgspec.structs.replace(wanted, observers="NALB_OBSERVERS")) as process:
+        assert outcome(process) == ([], AgentReport(returncode=0))
+        assert process.wait(5) == 0
+    assert list(folder.iterdir()) == []
+
+
+def test_a_run_directory_need_not_be_utf_8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is part of the job's name, which goes to the hosts. A program that runs the command here stands for ssh."""
+    (tmp_path / "ssh").write_text('#!/bin/sh\nfor last; do :; done\nexec sh -c "$last"\n')
+    (tmp_path / "ssh").chmod(0o700)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    hosts = tmp_path / "hosts.toml"
+    hosts.write_text(
+        f"[[hosts]]\nname = 'a'\naddress = '127.0.0.1'\npython = '{sys.executable}'\ndirectory = '{ROOT}'\n"
+    )
+    words = ["--hosts", str(hosts), "--framework", "torch", "--scheme", "gloo", "--plain", "--checkpoints", "x"]
+    assert run(["launch", *words, "--out", str(tmp_path / "caf\udce9"), "--", "true"]) == 0
 
 
 def test_a_command_that_is_not_there() -> None:

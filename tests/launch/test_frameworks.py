@@ -1,12 +1,14 @@
 """Which framework the workers' Python has."""
 
+import os
 import sys
 from pathlib import Path
 
 import pytest
 
 from nalb.errors import InputError, MachineError
-from nalb.launch.frameworks import FRAMEWORKS, chosen, frameworks_of
+from nalb.launch.frameworks import FRAMEWORKS, MXNET, TORCH, chosen, chosen_on, frameworks_of
+from nalb.launch.hosts import load_hosts
 
 
 @pytest.fixture
@@ -27,6 +29,30 @@ def test_the_only_one_need_not_be_named(python, framework: str) -> None:
     assert chosen(None, python(framework)) == framework
     assert chosen(framework, python(framework)) == framework
     assert chosen(framework, python("mxnet torch")) == framework
+
+
+@pytest.mark.parametrize(
+    ("command", "framework"),
+    [("venv/bin/python", TORCH), ("~/job/venv/bin/python", TORCH), ("python", MXNET), ("env", MXNET)],
+)
+def test_the_commands_own_python_is_asked_on_a_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, framework: str
+) -> None:
+    """By a path relative to the host's directory or its home, through a login that prints something itself."""
+    programs = {
+        "ssh": 'for last; do :; done\necho Agent pid 12 of torch\nprintf "hello "\nexec sh -c "$last"',
+        "python3": "echo mxnet",
+        "job/venv/bin/python": "echo torch",
+    }
+    for name, lines in programs.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(f"#!/bin/sh\n{lines}\n")
+        (tmp_path / name).chmod(0o700)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "hosts.toml").write_text("[[hosts]]\nname = 'a'\naddress = '10.9.0.1'\ndirectory = '~/job'\n")
+    (host,) = load_hosts(tmp_path / "hosts.toml").hosts
+    assert chosen_on(host, [command, "train.py"]) == framework
 
 
 def test_both_none_another_and_no_answer_are_told(python) -> None:

@@ -74,6 +74,10 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, s
             ["--hosts", "x", "--", "true", "caf\udce9"],
             "COMMAND: 'caf\\udce9' is not UTF-8 text, and goes to the hosts as",
         ),
+        (
+            ["--hosts", "x", "--framework", "torch", "--checkpoints", "caf\udce9", "--", "true"],
+            "--checkpoints: 'caf\\udce9' is not UTF-8 text, and goes to the hosts as",
+        ),
         (["--hosts", "nowhere.toml", "--", "true"], "nowhere.toml: cannot be read (No such file or directory)"),
     ],
 )

@@ -1,6 +1,7 @@
 """What follows a failure: which nodes, which attempt, and what is said."""
 
 from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,10 +11,11 @@ from nalb.cli.main import run
 from nalb.errors import InputError, JobError, MachineError
 from nalb.failures import Cause, Failure, JobFailed, Phase, render
 from nalb.launch.restarts import Attempt, RestartPolicy, after_failure, see_through
+from nalb.launch.roles import Place
 from tests.checkpoints.examples import example
 from tests.failures import noted_in, when
 
-NODES = ["n0", "n1", "n2"]
+NODES = [Place(f"n{i}", f"10.0.0.{i}") for i in range(3)]
 
 
 def next_of(
@@ -49,6 +51,13 @@ def test_too_few_are_left() -> None:
     assert reason == "n1, n2 would be left out, and --min-nodes 2 needs more than 1"
 
 
+@pytest.mark.parametrize("role", ["worker", "server"])
+def test_the_only_worker_or_server_is_lost(role: str) -> None:
+    others = [replace(node, **{f"is_{role}": False}) for node in NODES[1:]]
+    following, reason = after_failure(Attempt(0, Path("run")), None, {"n0"}, [NODES[0], *others], 1)
+    assert (following, reason) == (None, f"n0 would be left out, and no other node has a {role}")
+
+
 def test_a_lost_node_stays_out() -> None:
     attempt = Attempt(2, Path("run/restart-2"), ("n1",), "n1")
     following, reason = after_failure(attempt, "n0", {"n1"}, NODES, 2)
@@ -57,10 +66,11 @@ def test_a_lost_node_stays_out() -> None:
 
 
 def test_many_lost_nodes_are_counted() -> None:
-    nodes = [f"n{i}" for i in range(1000)]
+    nodes = [Place(f"n{i}", "10.0.0.1") for i in range(1000)]
+    lost = {node.name for node in nodes[1:]}
     attempt = Attempt(0, Path("run"))
-    assert after_failure(attempt, None, nodes[1:], nodes, 1)[1].endswith("n9, n10 and 989 more")
-    assert "n9, n10 and 989 more would be left out" in after_failure(attempt, None, nodes[1:], nodes, 2)[1]
+    assert after_failure(attempt, None, lost, nodes, 1)[1].endswith("n9, n10 and 989 more")
+    assert "n9, n10 and 989 more would be left out" in after_failure(attempt, None, lost, nodes, 2)[1]
 
 
 def failed(code: int = 137, cause: Cause = Cause.ENDED, **moment: object) -> JobFailed:

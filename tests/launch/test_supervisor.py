@@ -14,13 +14,14 @@ import pytest
 from msgspec.structs import replace
 
 from nalb.cli.main import run
-from nalb.errors import InputError, MachineError
+from nalb.errors import InputError, JobError, MachineError
 from nalb.events import AnyEvent, FailureEvent, StartedEvent
 from nalb.failures import DETAIL_MOST, NOT_LEFT, Cause, Failure, JobFailed, Phase
 from nalb.launch import ssh, supervisor
 from nalb.launch.hosts import load_hosts
 from nalb.launch.restarts import Attempt, RestartPolicy, see_through
 from nalb.launch.roles import ProcessSpec
+from nalb.launch.signals import ending_on_signals
 from nalb.launch.supervisor import Job
 from nalb.process.guardian import marked
 from nalb.process.last_words import FAILURE
@@ -58,6 +59,11 @@ def telling(failure: Failure, then: str) -> str:
     """A line of Python that says the failure as processes of nalb do, for people and for the launcher."""
     told = FAILURE + msgspec.json.encode(failure).decode()
     return f"print('nalb: for people'); print({told!r}, flush=True); {then}"
+
+
+def once_there(file: Path, then: str) -> str:
+    """Lines of Python that wait for a file."""
+    return f"import os, time\nwhile not os.path.exists({str(file)!r}): time.sleep(0.01)\n{then}"
 
 
 def test_output_is_shown_with_its_origin_and_logged_apart(tmp_path: Path) -> None:
@@ -130,7 +136,7 @@ def test_a_long_last_line_can_be_read_from_the_runs_file(tmp_path: Path) -> None
         )
 
     with pytest.raises(JobFailed) as caught:
-        see_through(fail, tmp_path, ["n1"], RestartPolicy(0, None, None), set, print)
+        see_through(fail, tmp_path, [], RestartPolicy(0, None, None), set, print)
     assert noted_in(tmp_path) == caught.value.failure
     assert caught.value.failure.detail.startswith("exited with 3: xxx")
 
@@ -163,6 +169,46 @@ def test_a_worker_that_ends_by_an_exception_may_repeat_the_verdict(tmp_path: Pat
     repeats = spec("worker", "n1", telling(verdict, "raise SystemExit(1)"))
     error = failure_of(tmp_path, [repeats, spec("worker", "n2", "pass")])
     assert (error.failure, error.exit_code) == (verdict, 1)
+
+
+@pytest.mark.parametrize(
+    ("first", "code", "named"),
+    [
+        ("raise SystemExit(1)", 4, ("worker", "n2")),
+        ("raise SystemExit(4)", 4, ("worker", "n2")),
+        ("import os; os.abort()", 134, ("worker", "n1")),
+    ],
+)
+def test_who_ends_without_a_word_is_no_culprit_where_another_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str, code: int, named: tuple[str, str]
+) -> None:
+    """As workers whose stderr goes to a file: what they tell the launcher goes there too."""
+    monkeypatch.setattr(supervisor, "SETTLE_S", 1.0)  # a busy machine ends the scheduler late
+    silent = Failure(cause=Cause.SILENT, detail="is silent", role="worker", node="n2", phase=Phase.FORWARD, iteration=3)
+    ready = tmp_path / "ready"
+    late = f"import time; open({str(ready)!r}, 'w').close(); time.sleep(0.1); "
+    verdict = spec("scheduler", "n0", late + telling(silent, "raise SystemExit(4)"))
+    stopped = spec("worker", "n2", "import os; os.kill(os.getpid(), 19)")
+    error = failure_of(tmp_path, [spec("worker", "n1", once_there(ready, first)), verdict, stopped])
+    assert (who(error.failure), error.exit_code) == (named, code)
+
+
+@pytest.mark.parametrize("named", ["n1", "n2"])
+def test_the_first_to_end_without_a_word_is_the_culprit_where_one_of_them_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str
+) -> None:
+    """Its end may break a connection of the other's, which tells the coordinator first."""
+    monkeypatch.setattr(supervisor, "SETTLE_S", 1.0)
+    ended = tmp_path / "ended"
+    verdict = Failure(cause=Cause.SCRIPT, detail="failed", role="worker", node=named)
+    codes = {
+        "n0": telling(verdict, "raise SystemExit(4)"),
+        "n1": f"import os; open({str(ended)!r}, 'w').close(); os._exit(7)",
+        "n2": "raise SystemExit(1)",
+    }
+    codes |= {node: once_there(ended, f"time.sleep(0.3); {codes[node]}") for node in ("n0", "n2")}
+    error = failure_of(tmp_path, [spec("scheduler" if node == "n0" else "worker", node, codes[node]) for node in codes])
+    assert (error.failure.cause, who(error.failure), error.exit_code) == (Cause.ENDED, ("worker", "n1"), 7)
 
 
 def test_the_verdict_is_the_answer_where_no_culprit_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,8 +246,7 @@ def test_who_is_stopped_while_all_others_have_left_is_named(tmp_path: Path, monk
     monkeypatch.setattr(supervisor, "STOPPED_GRACE_S", 60.0)  # the coordinator's verdict comes first
     lingering = Failure(cause=Cause.LINGERING, detail="ps-lite has not ended", phase=Phase.END)
     told = tmp_path / "told"
-    code = f"import os, time\nwhile not os.path.exists({str(told)!r}): time.sleep(0.01)\n"
-    waits = spec("scheduler", "n0", code + telling(lingering, "raise SystemExit(4)"))
+    waits = spec("scheduler", "n0", once_there(told, telling(lingering, "raise SystemExit(4)")))
     stopped = ("-S", "-E", "-c", "import os; os.kill(os.getpid(), 19)")
     impatient = ENVIRONMENT | {"DMLC_ROLE": "worker", "NALB_DEADLINE_S": "1"}
     worker = ProcessSpec("n2", "worker", (sys.executable, *stopped), impatient)
@@ -239,6 +284,62 @@ def test_workers_that_never_join(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert (failure.cause, who(failure), when(failure)) == (Cause.NO_STORE, (None, None), (Phase.END, None))
     failure = failure_of(tmp_path, specs, has_joined=lambda: False).failure
     assert (failure.cause, who(failure), when(failure)) == (Cause.NO_STORE, ("worker", "n1"), (Phase.START, None))
+
+
+def test_a_report_that_is_held_up_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class LateReports(Job):
+        lag_s = 60.0
+
+    monkeypatch.setattr(supervisor, "AFTER_WORKERS_S", 0.1)
+    specs = [spec("scheduler", "n0", "import time; time.sleep(1)"), spec("worker", "n1", "pass")]
+    with LateReports(specs, lambda one: list(one.argv), os.environ, tmp_path / "logs") as job:
+        job.wait()
+
+
+@pytest.mark.parametrize("is_stopped", [False, True])
+def test_a_job_that_does_not_end_after_its_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_stopped: bool
+) -> None:
+    """All have joined, so nobody is told to create a KVStore."""
+    monkeypatch.setattr(supervisor, "AFTER_WORKERS_S", 0.2)
+    go = tmp_path / "go"
+    worker = spec("worker", "n1", once_there(go, ""))
+    specs = [spec("scheduler", "n0", FOREVER), spec("server", "n0", FOREVER), worker]
+    with job_of(tmp_path, specs, has_joined=lambda: True) as job:
+        if is_stopped:
+            os.kill(job.children[1].popen.pid, signal.SIGSTOP)
+        go.touch()
+        with pytest.raises(JobFailed) as caught:
+            job.wait()
+    failure = caught.value.failure
+    expected = (Cause.STOPPED, ("server", "n0")) if is_stopped else (Cause.LINGERING, (None, None))
+    assert ((failure.cause, who(failure)), when(failure)) == (expected, (Phase.END, None))
+    assert "the command must" not in failure.detail
+
+
+@pytest.mark.parametrize("after_s", [0.0, 0.3])
+def test_a_signal_hides_no_failure_and_waits_for_the_end_of_all(tmp_path: Path, after_s: float) -> None:
+    """The user who sees a script's error presses Ctrl-C while the launcher still ends the other processes."""
+
+    def press(event: AnyEvent) -> None:
+        if isinstance(event, FailureEvent):
+            threading.Timer(after_s, os.kill, (os.getpid(), signal.SIGINT)).start()
+
+    stubborn = f"import signal; signal.signal(15, signal.SIG_IGN); {FOREVER}"
+    failing = "import time; time.sleep(0.5); raise ValueError('no data')"
+    jobs: list[Job] = []
+
+    def run_once(attempt: Attempt) -> None:
+        specs = [spec("scheduler", "n0", stubborn), spec("worker", "n1", failing)]
+        jobs.append(job_of(attempt.run_dir, specs, tell=press))
+        with jobs[0] as job:
+            job.wait()
+
+    says = r"^ended by SIGINT, .*, which had failed: worker n1 exited with 1: ValueError: no data; its log: "
+    with pytest.raises(JobError, match=says) as caught, ending_on_signals():
+        see_through(run_once, tmp_path, [], RestartPolicy(3, None, None), set, print)
+    assert (caught.value.exit_code, who(noted_in(tmp_path))) == (130, ("worker", "n1"))
+    assert [marked(job.id) for job in jobs] == [[]]
 
 
 def test_what_is_wrong_with_the_place_ends_the_job(tmp_path: Path) -> None:
