@@ -46,7 +46,9 @@ class ReadyEvent(Event, frozen=True, kw_only=True):
 
     nodes: list[str]  # in the order in which rows of samples number them
     servers: list[str] = []  # the nodes of server ranks 0, 1, ...
-    has_agents: bool = False  # whether agents sum gradients, in place of MXNet's servers
+    has_agents: bool | UnsetType = (
+        UNSET  # whether agents sum gradients, in place of MXNet's servers; former versions left it out
+    )
     sites: dict[str, str] | UnsetType = UNSET  # each node's site; left out where sums have one level
 
 

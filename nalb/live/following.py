@@ -10,7 +10,7 @@ from pathlib import Path
 
 from nalb.errors import InputError
 from nalb.events import AnyEvent
-from nalb.live.state import FAILED, WAITING, LiveState
+from nalb.live.state import FAILED, RUNNING, LiveState
 from nalb.live.tail import RunTail
 from nalb.process.own_program import own_argv
 from nalb.reporting.about_file import read_about
@@ -52,7 +52,7 @@ class Follower:
             self._gone_s, self._has_run = None, True
             return False
         if not self._has_run:
-            return self.state.phase != WAITING or self.state.iterations + self.state.tokens > 0
+            return self.state.phase in (RUNNING, FAILED) or self.state.iterations + self.state.tokens > 0
         self._gone_s = now_s if self._gone_s is None else self._gone_s
         return now_s - self._gone_s >= (BETWEEN_S if self.state.phase == FAILED else LAST_WORDS_S)
 

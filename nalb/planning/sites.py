@@ -22,8 +22,9 @@ class Sites:
     """The sites of a job's nodes. Raises InputError where a node has none."""
 
     name_of_node: tuple[str, ...]  # each node's site, in node order
-    # Whether a member pushes as many zeros as a result has bytes: MXNet sends results only as answers to pushes, agents send them.
-    pushes_zeros: bool = True
+    pushes_zeros: bool = (
+        True  # whether members push zeros of a result's size to get it: MXNet's servers only answer pushes
+    )
 
     def __post_init__(self) -> None:
         if not self.name_of_node:
