@@ -81,9 +81,7 @@ class PlanEvent(Event, frozen=True, kw_only=True, omit_defaults=True):
     predicted_s: float | UnsetType | None = UNSET
     inflight_bytes: int | list[int] | None = None  # that a worker may have under way, by node; 0: no limit
     window_bytes: int | None = None  # what files of former versions call it
-    server_of_slice: list[int] | None = (
-        None  # for each slice its server's place among `servers` of the job's ReadyEvent
-    )
+    server_of_slice: list[int] | None = None  # for each slice its server's place among `servers` of `ready`
 
     @property
     def windows(self) -> int | list[int] | None:
