@@ -1,8 +1,7 @@
 """Simulates a recorded run with the same slices, servers, windows and rates, and compares times and receivers' samples.
 
-The events come from samples.jsonl (docs/run-files.md). Stock's iterations are routed as MXNet does; p3's are left out.
-Sums by sites and gradients that are rounded on their way are refused: the events do not tell all that they need.
-An iteration is simulated at the rates that held when it ended: changes within it are not seen.
+The events come from samples.jsonl (docs/run-files.md). Stock's iterations are routed as MXNet does; p3's and those of gloo's
+ring are left out. Sums by sites and gradients that are rounded on their way are refused: events do not tell all that they need. An iteration is simulated at the rates that held when it ended: changes within it are not seen.
 """
 
 import math
@@ -118,6 +117,8 @@ def simulate_events(
                 raise InputError(f"{where}: iteration {event.iteration} without its plan: restore the file")
             plan = sent[event.iteration]
             routed = _told(plan.server_of_slice, "server_of_slice", where)
+            if not routed and ready.has_agents:
+                continue
             windows = plan.windows
             if windows is None:
                 raise _lacks("inflight_bytes", where)
