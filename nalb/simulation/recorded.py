@@ -1,7 +1,8 @@
 """Simulates a recorded run with the same slices, servers, windows and rates, and compares times and receivers' samples.
 
 The events come from samples.jsonl (docs/run-files.md). Stock's iterations are routed as MXNet does; p3's and those of gloo's
-ring are left out. Sums by sites and gradients that are rounded on their way are refused: events do not tell all that they need. An iteration is simulated at the rates that held when it ended: changes within it are not seen.
+ring are left out. Sums by sites and gradients that are rounded on their way are refused: events do not tell all that they need.
+An iteration is simulated at the rates that held when it ended: changes within it are not seen.
 """
 
 import math
