@@ -107,8 +107,11 @@ def render(failure: Failure) -> str:
     return f"{' of '.join(moments)}: {text}" if moments else text
 
 
-class JobFailed(JobError):
-    """A process of a job failed. `where` names its log, where one can read more."""
+class JobFailed(JobError, RuntimeError):
+    """A process of a job failed. `where` names its log, where one can read more.
+
+    A RuntimeError, as errors of torch.distributed and of MXNet are: scripts catch that.
+    """
 
     def __init__(self, failure: Failure, exit_code: int = 1, where: str = ""):
         super().__init__(render(failure) + (f"; {where}" if where else ""), exit_code)

@@ -5,7 +5,8 @@ control plane hand over. It never waits for one thing alone. So a training proce
 interpreter's lock, keeps nobody from its agent's sums, and signs of life come from the agent.
 
 The agent ends with its training process, which it watches by a pidfd: a forked child of that may hold the socket open. After Leave
-it stays until all ranks have left, for they may still need its answers.
+it stays until all ranks have left, for they may still need its answers. Signals to the whole process group are the script's: it may
+handle them, and go on for a while. So the agent ignores them, and so does its coordinator, which inherits that.
 """
 
 import ctypes
@@ -49,6 +50,7 @@ from nalb.transport.reachability import Reachability, reach_kept
 
 HEARD = (m.Setup, m.Plan, m.Finish, m.CallAgreed, m.Measure, BatchSizes, wire.Farewell)
 ORDERS_AT_ONCE = 64
+OF_THE_SCRIPT = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 CHECK_S = 0.5  # between looks at the training process
 # Freed memory stays with the process: sums of slices come and go, and fresh pages cost as much as the sums (mallopt(3)).
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, KEPT_BYTES = -1, -3, (1 << 30, 32 << 20)
@@ -314,7 +316,8 @@ def _keep_freed_memory() -> None:
 
 def main() -> int:
     """Run the program."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the training process gets it too, and leaves
+    for number in OF_THE_SCRIPT:
+        signal.signal(number, signal.SIG_IGN)
     training = Training(socket.socket(fileno=int(sys.argv[1])))
     last_words.hand_to(training.say_last)
     raise_file_limit()

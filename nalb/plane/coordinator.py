@@ -3,7 +3,8 @@
 Port 0 is a free one. The program writes the port that it has to stdout, and serves until stdin says END or the job is aborted.
 Stdin that ends without END means that whoever started it is dead: it then stays for the job's deadline, so that it can name the
 dead process to all others, and ends. With --no-ring the ranks have no ring that it could leave sums to. With --alone, where a
-launcher starts it, it writes no port, reads no stdin, and serves until all ranks have left.
+launcher starts it, it writes no port, reads no stdin, and serves until all ranks have left. The launcher ends it by SIGTERM. An
+agent's coordinator ignores that, as its agent does (agent.py).
 """
 
 import os

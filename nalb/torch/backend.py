@@ -10,6 +10,8 @@ import itertools
 import os
 import sys
 import weakref
+from collections.abc import Sequence
+from datetime import timedelta
 from functools import partial
 from multiprocessing.util import Finalize
 from time import sleep
@@ -18,12 +20,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from nalb.errors import one_line
+from nalb.errors import InputError, one_line
 from nalb.plane.front import Front
 from nalb.schemes import GLOO
 from nalb.torch import NAME
 from nalb.torch.gloo import Gloo
-from nalb.torch.job import TorchJob, new_gloo
+from nalb.torch.job import TorchJob, meet, new_gloo
 from nalb.torch.sums import add_up, in_whole
 
 KIND = dist.ProcessGroup.BackendType
@@ -32,8 +34,7 @@ REST_S = 0.02
 LEAST_ELEMENTS = 1024  # smaller sums go to gloo, in one round trip without slices
 
 # What c10d's C++ looks for in a Python group. Where it finds nothing it goes on to gloo with the interpreter's lock held, and waits
-# there for a thread of gloo's that may wait for that lock. Those of the second line are here to be counted, and since each may be a
-# group's first call.
+# there for a thread of gloo's that may wait for that lock. Those of the second line are here to be counted.
 HANDED_ON = (
     "allgather", "allreduce_coalesced", "barrier", "broadcast", "reduce_scatter", "send", "recv",
     "reduce", "gather", "scatter", "alltoall", "allgather_coalesced", "reduce_scatter_single", "_reduce_scatter_base",
@@ -44,7 +45,7 @@ OF_TWO_RANKS = "send", "recv"
 GATHERED = "_allgather_base", "all_gather_single"  # to 2.12, and from then on
 
 _job: TorchJob | None = None  # this process's
-_generation = 0  # how many default groups this process has made: names in the store
+_meeting = ""  # the name of its default group's keys in the store
 # Gloo's threads end with the last reference to their group. Python's reference lets go of the interpreter's lock meanwhile. Those
 # of DDP's C++ do not, and a thread that waits for the lock, to end a comm hook's callback, would wait for ever. So Python's is the
 # last.
@@ -56,27 +57,40 @@ _keys = itertools.count()
 class NalbGroup(dist.ProcessGroup):  # type: ignore[misc]
     """A group. HANDED_ON goes to `inner`, allreduce to the plane, all else to the backend that is registered for the device."""
 
-    def __init__(self, options: Any, store: dist.Store, job: TorchJob | None, gpus_by_plane: bool = False):
-        """gpus_by_plane: whether sums on GPUs go as those on CPUs, whatever torch.distributed was told."""
+    def __init__(
+        self,
+        options: Any,
+        store: dist.Store,
+        job: TorchJob | None,
+        gpus_by_plane: bool = False,
+        nccl_options: Any = None,
+    ):
+        """gpus_by_plane: whether sums on GPUs go as those on CPUs, whatever torch.distributed was told.
+
+        nccl_options: of the script's, where NCCL has the GPUs.
+        """
         super().__init__(options.group_rank, options.group_size)
         self._job = job  # None: all goes to gloo
         self._is_default = not options.global_ranks_in_group
         self._made_of = store, options.group_rank, options.group_size
+        self._timeout, self._nccl_options = options.timeout, nccl_options
         self.gloo = new_gloo(dist.PrefixStore("gloo", store), *self._made_of[1:], options.timeout)
         key = next(_keys)
         kept_gloo[key] = self.gloo
         weakref.finalize(self, _unused.append, key).atexit = False
         self._inner = dist.ProcessGroup(*self._made_of)
         self._nccl: Any = None  # once it is asked for
-        self._sums_cuda, self._knows_cuda = False, not torch.cuda.is_available()
+        self._knows_devices, self._by_plane = gpus_by_plane, {"cpu", "cuda"} if gpus_by_plane else set[str]()
         if (
             job is not None and job.machine is None and self._is_default
         ):  # a rank may end another group before all others do
             job.watch(self.gloo)
         self._register("cpu", KIND.GLOO, self.gloo.group)
-        if gpus_by_plane and not self._knows_cuda:
-            self._register("cuda", KIND.GLOO, self.gloo.group)
-            self._sums_cuda = self._knows_cuda = True
+        if torch.cuda.is_available():
+            if gpus_by_plane:
+                self._register("cuda", KIND.GLOO, self.gloo.group)
+            else:  # until torch's word is known: the first call may be one of C++'s, which does not come here
+                self._register_backend(torch.device("cuda"), KIND.GLOO, self.gloo.group)
         for group in (self, self._inner):
             group._set_default_backend(KIND.GLOO)
 
@@ -84,19 +98,32 @@ class NalbGroup(dist.ProcessGroup):  # type: ignore[misc]
         for group in (self, self._inner):
             group._register_backend(torch.device(device), kind, backend)
 
-    def _know_cuda(self) -> None:
-        """Register CUDA's backend at the first call: only a group that is made can be asked which, as for "cpu:nalb,cuda:nccl"."""
-        if self._knows_cuda:
+    def _know_devices(self) -> None:
+        """Learn each device's backend at the first call, as of "cpu:nalb,cuda:nccl": only a group that is made can be asked."""
+        if self._knows_devices or self not in dist.distributed_c10d._world.pg_map:
             return
-        self._knows_cuda = True
         told = dict(pair.split(":") for pair in dist.get_backend_config(self).split(","))
-        if told.get("cuda") == "nccl":
-            store, rank, size = self._made_of
-            self._nccl = dist.ProcessGroupNCCL(dist.PrefixStore("nccl", store), rank, size)
+        self._by_plane = {device for device, backend in told.items() if backend == NAME}
+        self._knows_devices = True  # last: another thread may ask
+        if not torch.cuda.is_available() or "cuda" not in told:
+            return
+        if told["cuda"] == "nccl":
+            self._nccl = self._new_nccl()
             self._register("cuda", KIND.NCCL, self._nccl)
-        elif "cuda" in told:
+        else:
             self._register("cuda", KIND.GLOO, self.gloo.group)
-            self._sums_cuda = told["cuda"] == NAME
+
+    def _new_nccl(self) -> Any:
+        """NCCL with the options of this group, as torch makes it."""
+        store, rank, size = self._made_of
+        options = dist.ProcessGroupNCCL.Options() if self._nccl_options is None else self._nccl_options
+        options._timeout = self._timeout
+        return dist.ProcessGroupNCCL(dist.PrefixStore("nccl", store), rank, size, options)
+
+    def _get_backend(self, device: torch.device) -> Any:
+        """A device's backend, which torch also asks for while it makes the group."""
+        self._know_devices()
+        return super()._get_backend(device)
 
     def _note_by_gloo(self) -> None:
         """A collective of all ranks goes to gloo, which would wait for a rank that has left until its timeout."""
@@ -113,13 +140,22 @@ class NalbGroup(dist.ProcessGroup):  # type: ignore[misc]
         return NAME
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def allreduce(self, tensors: list[torch.Tensor], opts: dist.AllreduceOptions) -> dist.Work:
-        """Sum in place, or average, or combine as gloo does."""
-        self._know_cuda()
+    def allreduce(
+        self,
+        tensors: Sequence[torch.Tensor] | torch.Tensor,
+        opts: dist.AllreduceOptions | dist.ReduceOp | None = None,
+        timeout: timedelta | None = None,
+        op: dist.ReduceOp | None = None,
+    ) -> dist.Work:
+        """Sum in place, or average, or combine as gloo does. As in groups of torch's, an operation may stand for options."""
+        self._know_devices()
+        tensors = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+        if not isinstance(opts, dist.AllreduceOptions):
+            opts = _options_of(op if opts is None else opts, timeout)
         tensor = tensors[0].detach()
         by_gloo = partial(in_whole, tensors, lambda whole: self.gloo.begun(self._inner.allreduce(whole, opts)))
         if opts.reduceOp == dist.ReduceOp.AVG:
-            opts.reduceOp = dist.ReduceOp.SUM
+            opts = _options_of(dist.ReduceOp.SUM, opts.timeout)  # the caller may use its own again
             if not tensor.is_floating_point() and not tensor.is_complex():  # whole numbers are divided after the sum
                 self._note_by_gloo()
                 work = by_gloo()
@@ -141,7 +177,7 @@ class NalbGroup(dist.ProcessGroup):  # type: ignore[misc]
         """By what is alike on all ranks: strides may differ."""
         if tensor.layout != torch.strided or tensor.dtype not in DTYPES or tensor.numel() < LEAST_ELEMENTS:
             return False
-        return tensor.device.type == "cpu" or bool(tensor.is_cuda and self._sums_cuda)
+        return tensor.device.type in self._by_plane
 
     def shutdown(self) -> None:
         """Leave the job, with the default group.
@@ -163,9 +199,19 @@ def let_go_of_unused() -> None:
         kept_gloo.pop(_unused.pop(), None)
 
 
+def _options_of(operation: dist.ReduceOp | None, timeout: timedelta | None) -> dist.AllreduceOptions:
+    """The options of a sum; None: torch's defaults."""
+    options = dist.AllreduceOptions()
+    if operation is not None:
+        options.reduceOp = operation
+    if timeout is not None:
+        options.timeout = timeout
+    return options
+
+
 def _hand_on(name: str) -> None:
     def call(self: NalbGroup, *args: Any, **kwargs: Any) -> dist.Work:
-        self._know_cuda()
+        self._know_devices()
         if name not in OF_TWO_RANKS:
             self._note_by_gloo()
         return self.gloo.begun(getattr(self._inner, name)(*args, **kwargs))
@@ -176,10 +222,12 @@ def _hand_on(name: str) -> None:
 def _gather(name: str) -> None:
     """Gather into one tensor of any shape: gloo cuts it along its first dimension, and SyncBatchNorm has one of length 1."""
 
-    def call(self: NalbGroup, output: torch.Tensor, tensor: torch.Tensor, opts: Any) -> dist.Work:
-        self._know_cuda()
+    def call(self: NalbGroup, output: torch.Tensor, input: torch.Tensor, *opts: Any, **named: Any) -> dist.Work:
+        self._know_devices()
         self._note_by_gloo()
-        return self.gloo.begun(getattr(self._inner, name)(output.view(-1), tensor.reshape(-1), opts))
+        if output.is_contiguous():
+            output, input = output.view(-1), input.reshape(-1)
+        return self.gloo.begun(getattr(self._inner, name)(output, input, *opts, **named))
 
     setattr(NalbGroup, name, torch.compiler.disable(call))
 
@@ -232,23 +280,29 @@ def _rest() -> None:
     kept_gloo.clear()
 
 
-def create(options: Any, _backend_options: object) -> NalbGroup:
-    """Make a group; torch.distributed calls it for each."""
-    global _job, _generation
+def create(options: Any, backend_options: object) -> NalbGroup:
+    """Make a group; torch.distributed calls it for each. Raises InputError where another backend has the default group."""
+    global _job, _meeting
     let_go_of_unused()
     rank, size, store = options.group_rank, options.group_size, options.store
     is_default = not options.global_ranks_in_group
+    if not is_default and not isinstance(dist.group.WORLD, NalbGroup):
+        raise InputError(
+            f'backend "nalb": the default group has backend {dist.get_backend()}, so there are no agents: '
+            'write init_process_group("nalb")'
+        )
     if is_default:
         if _job is not None:  # its group was destroyed while an exception was handled, and the script has gone on
             _job.leave()
             _job = None
         kept_gloo.clear()
-        _generation += 1
+        _meeting = meet(dist.PrefixStore(NAME, store), rank, size)
         if size > 1 and os.environ.get("NALB_SCHEME") != GLOO.name:
-            _job = TorchJob(dist.PrefixStore(f"{NAME}{_generation}", store), rank, size, options.timeout)
+            _job = TorchJob(dist.PrefixStore(f"{NAME}{_meeting}", store), rank, size, options.timeout)
             # A thread that the interpreter's end meets within torch would end the process by SIGABRT. A child that multiprocessing
             # has forked runs finalizers at its end, and nothing of atexit.
             atexit.register(_leave)
             Finalize(None, _leave, exitpriority=0)
     job = _job if is_default or size == dist.get_world_size() else None
-    return NalbGroup(options, dist.PrefixStore(str(_generation), store), job if job and job.is_needed else None)
+    needed = job if job and job.is_needed else None
+    return NalbGroup(options, dist.PrefixStore(_meeting, store), needed, nccl_options=backend_options)

@@ -18,7 +18,7 @@ from nalb.torch.works import SumWork
 
 
 def _pinned(elements: int, dtype: torch.dtype) -> torch.Tensor:
-    return torch.empty(elements, dtype=dtype, pin_memory=True)
+    return torch.empty(elements, dtype=dtype, device="cpu", pin_memory=True)  # whatever the script's default device is
 
 
 class GpuSums:

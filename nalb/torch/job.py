@@ -1,7 +1,9 @@
 """This process's part in a job: which machine it is of, its agent, and how it leaves."""
 
+import hashlib
 import json
 import os
+import secrets
 import sys
 import threading
 import weakref
@@ -27,9 +29,11 @@ from nalb.torch.sums import close_gpus
 
 T = TypeVar("T")
 WAITING = tuple(os.path.dirname(one.__file__) + os.sep for one in (torch.autograd, dist, torch.nn.parallel))
+ALONE = "127.0.0.1"  # the address of a rank that has no others
 TURN_S = 60.0  # for which torch's store is asked to wait at a time
 ANSWER_S = 10.0  # that torch's store may take for an answer
 CUT_OFF_LOOKS = 2  # in a row at which gloo has lost a connection: it takes a moment to raise an error
+READ_AGAIN_S = 1.0  # between looks at the words of ranks that may have ended
 LEAST_S = 0.002  # of a wait: torch counts milliseconds, and waits without limit for none
 NOT_OVER_S = 0.1  # before its end a wait that fails has not come to its end
 
@@ -91,6 +95,25 @@ class TorchJob:
         close_gpus()
 
 
+def meet(store: dist.Store, rank: int, size: int) -> str:
+    """A name that the ranks of this group alone have, for their keys in the store. Raises JobFailed.
+
+    The store may have keys of ranks that have ended, as where torchrun restarts a job, and processes may have other pasts. So each
+    rank tells a word that it draws, reads the words of all, and tells that it has read just these. Nobody who has ended does so for
+    a new word. So ranks that have all read the same have met.
+    """
+    end_s = monotonic() + store.timeout.total_seconds()
+    words = _told_by_all(store, "word", rank, size, secrets.token_hex(8), "0")
+    while True:
+        name = hashlib.sha256(" ".join(words).encode()).hexdigest()[:16]
+        _tell(store, f"read/{name}/", rank, True)
+        if _await(store, keys := [f"read/{name}/{one}" for one in range(size)], "0", READ_AGAIN_S):
+            return name
+        if monotonic() > end_s:
+            raise _absent(store, keys, f"come within {store.timeout.total_seconds():g} s", rank, "0")
+        words = _told(store, [f"word{one}" for one in range(size)], "0")
+
+
 def waits_in_torch() -> bool:
     """Whether the main thread is within a backward pass, or within a call of torch.distributed's."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
@@ -99,7 +122,7 @@ def waits_in_torch() -> bool:
 
 def new_gloo(store: dist.Store, rank: int, size: int, timeout: timedelta) -> Gloo:
     """Gloo among some ranks, on the interface that has this rank's address."""
-    return Gloo(store, rank, size, timeout, _address(store))
+    return Gloo(store, rank, size, timeout, _address(store) if size > 1 else ALONE)
 
 
 def _join(store: dist.Store, rank: int, nodes: Sequence[str]) -> Front:
@@ -152,6 +175,8 @@ def _await(store: dist.Store, keys: list[str], host: str, within_s: float) -> bo
         try:
             _asked(partial(store.wait, keys, timedelta(seconds=turn_s)), turn_s + ANSWER_S, host)
             return True
+        except JobFailed:
+            raise
         except RuntimeError as error:
             if turn_end_s - monotonic() > NOT_OVER_S:
                 raise _without_store(f"is gone ({one_line(error)})", host) from None
@@ -199,9 +224,14 @@ def _told_by_all(store: dist.Store, name: str, rank: int, size: int, own: Any, h
     _tell(store, name, rank, own)
     keys, within_s = [f"{name}{one}" for one in range(size)], store.timeout.total_seconds()
     if not _await(store, keys, host, within_s):
-        missing = next(
-            (one for one, key in enumerate(keys) if not _asked(partial(store.check, [key]), ANSWER_S, host)), rank
-        )
-        detail = f"rank {missing} has not told its {name} within {within_s:g} s: see its output"
-        raise JobFailed(Failure(cause=Cause.ABSENT, detail=detail, phase=Phase.START), PeerError.exit_code)
+        raise _absent(store, keys, f"told its {name} within {within_s:g} s", rank, host)
     return _told(store, keys, host)
+
+
+def _absent(store: dist.Store, keys: list[str], what: str, rank: int, host: str) -> JobFailed:
+    """The failure that the store has not all keys, of which each rank tells one."""
+    missing = next(
+        (one for one, key in enumerate(keys) if not _asked(partial(store.check, [key]), ANSWER_S, host)), rank
+    )
+    detail = f"rank {missing} has not {what}: see its output"
+    return JobFailed(Failure(cause=Cause.ABSENT, detail=detail, phase=Phase.START), PeerError.exit_code)

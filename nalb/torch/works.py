@@ -15,6 +15,10 @@ from nalb.errors import PeerError
 _callbacks = ThreadPoolExecutor(64, "nalb-callbacks")
 
 
+class SumMissing(PeerError, RuntimeError):
+    """A sum has not come in time. A RuntimeError, as all errors of torch.distributed's collectives are."""
+
+
 class SumWork(dist._Work):  # type: ignore[misc]
     """A sum under way. An error is raised by `wait`, by the Future, and so by the backward pass that waits for it.
 
@@ -56,9 +60,9 @@ class SumWork(dist._Work):  # type: ignore[misc]
         return [self._tensor]
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Wait for the sum. Raises its error, or PeerError once `timeout` is over; none or 0: wait as long as it takes."""
+        """Wait for the sum. Raises its error, or SumMissing once `timeout` is over; none or 0: wait as long as it takes."""
         if not self._is_done.wait(timeout.total_seconds() if timeout else None):
-            raise PeerError(f"a sum of {self._tensor.numel()} elements has not come within {timeout}")
+            raise SumMissing(f"a sum of {self._tensor.numel()} elements has not come within {timeout}")
         if self._error is not None:
             raise self._error
         self._future.wait()  # it is being completed; on a GPU the current stream waits too

@@ -4,6 +4,7 @@ BY_RING=1: not before the group's ring makes the sums, which are larger then: sm
 """
 
 import os
+import signal
 import socket
 import sys
 import time
@@ -33,6 +34,13 @@ def cut(gloo: Gloo) -> None:
     for one in gloo.connections:
         with socket.socket(fileno=os.dup(one)) as connection:
             connection.shutdown(socket.SHUT_RDWR)
+
+
+def handle_signals() -> None:
+    """Handle each signal that a launcher may send to all processes of this rank, its agent and coordinator too."""
+    for one in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(one, lambda *_: None)
+        os.killpg(0, one)
 
 
 def fail() -> None:
@@ -82,6 +90,10 @@ for step in range(1_000_000):
             if rank == 0:
                 cut(dist.group.WORLD.gloo)
                 time.sleep(3.0)
+            last = step + 3
+        if how == "signals":
+            handle_signals()
+            time.sleep(1.0)  # who does not ignore them has ended
             last = step + 3
         if how == "unequal ends":
             if rank == 0:

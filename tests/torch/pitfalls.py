@@ -8,6 +8,7 @@ import os
 import socket
 import sys
 import traceback
+from datetime import timedelta
 
 import pytest
 import torch
@@ -515,6 +516,53 @@ def others() -> None:
     dist.barrier()
 
 
+def methods() -> None:
+    """A group's own methods, in each form that torch's groups have."""
+    size, total, most = dist.get_world_size(), dist.ReduceOp.SUM, dist.ReduceOp.MAX
+    one = torch.arange(5000.0, device=DEVICE) + dist.get_rank()
+    options = dist.AllreduceOptions()
+    options.reduceOp = dist.ReduceOp.AVG
+    sums = {
+        "all": lambda group, tensor: group.allreduce(tensor),
+        "of a list": lambda group, tensor: group.allreduce([tensor]),
+        "named": lambda group, tensor: group.allreduce([tensor], op=total, timeout=timedelta(seconds=60)),
+        "an operation": lambda group, tensor: group.allreduce(tensor, most),
+        "all in order": lambda group, tensor: group.allreduce([tensor], total, timedelta(seconds=60)),
+        "options": lambda group, tensor: group.allreduce([tensor], opts=dist.AllreduceOptions()),
+    }
+    for name, begin in sums.items():
+        ours, theirs = one.clone(), one.clone()
+        begin(dist.group.WORLD, ours).wait()
+        begin(gloo, theirs).wait()
+        assert torch.equal(ours, theirs), name
+    for _ in range(2):  # the options stay the caller's
+        ours = one.clone()
+        dist.group.WORLD.allreduce([ours], options).wait()
+        require_alike(ours, one - dist.get_rank() + (size - 1) / 2)
+    for name in ("_allgather_base", "all_gather_single"):
+        if hasattr(gloo, name):  # by torch's version
+            ours, theirs = (torch.empty(size * 5000, device=DEVICE) for _ in range(2))
+            getattr(dist.group.WORLD, name)(ours, one).wait()
+            getattr(gloo, name)(output=theirs, input=one).wait()
+            assert torch.equal(ours, theirs), name
+    part = one[:6].view(2, 3)
+    ours, theirs = (torch.empty(3, 2 * size, device=DEVICE).T for _ in range(2))  # not contiguous
+    dist.all_gather_into_tensor(ours, part)
+    dist.all_gather_into_tensor(theirs, part, group=gloo)
+    assert torch.equal(ours, theirs)
+
+
+def devices_apart() -> None:
+    """Groups that give one device's tensors to nalb, and the other's to gloo."""
+    for backends, device in (("cpu:gloo,cuda:nalb", "cuda"), ("cpu:nalb,cuda:gloo", "cpu")):
+        group, before = dist.new_group(backend=backends), by_plane()
+        for _ in range(STEPS):
+            tensor = torch.ones(5000, device=DEVICE)
+            dist.all_reduce(tensor, group=group)
+            assert torch.equal(tensor, torch.full_like(tensor, dist.get_world_size()))
+        assert front() is None or (front().by_plane > before) == (DEVICE.type == device), backends
+
+
 def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as free:
         return int(free.getsockname()[1])
@@ -524,7 +572,7 @@ SECTIONS = [
     hundred_steps, bucket_rebuild, gradient_as_bucket_view, static_graph, find_unused_parameters, no_sync, uneven_inputs,
     batch_norm, sync_batch_norm, half_gradients, mixed_dtypes, half_hooks, half_sums, infinities, two_models, second_group,
     part_of_the_ranks, groups_that_go, device_mesh, replicated_shards, compiled, changed_alike, forked_workers,
-    sums_in_callbacks, plain_sums, works, inference_mode, others,
+    sums_in_callbacks, plain_sums, works, inference_mode, others, methods, devices_apart,
 ]  # fmt: skip
 
 if __name__ == "__main__":

@@ -153,6 +153,18 @@ def test_a_rank_that_is_killed_ends_all_and_is_named(whom: str, how: str, word: 
 
 
 @pytest.mark.torch
+def test_signals_that_a_script_handles_end_neither_agents_nor_the_coordinator() -> None:
+    ended = ranks.run("endings.py", "signals", size=2, within_s=60.0, **BY_PLANE)
+    assert [one.code for one in ended] == [0, 0], [one.output[-3000:] for one in ended]
+
+
+@pytest.mark.torch
+def test_ranks_with_other_pasts_meet() -> None:
+    ended = ranks.run("pasts.py", size=2, within_s=60.0, **BY_PLANE)
+    assert [one.code for one in ended] == [0, 0], [one.output[-3000:] for one in ended]
+
+
+@pytest.mark.torch
 def test_gloo_alone_runs_the_same_script_without_agents() -> None:
     started = ranks.start("endings.py", "end", size=2, NALB_SCHEME="gloo")
     ended = ranks.wait(started, 60.0)
@@ -173,22 +185,97 @@ def test_an_exception_in_a_process_of_multiprocessing_ends_a_rank_that_waits_in_
     assert "ValueError: the data are gone" in script.output
 
 
+WITH_GPU = """
+import torch, torch.distributed as dist
+torch.cuda.is_available = lambda: True
+torch.accelerator.current_accelerator, torch.accelerator.device_count = lambda: torch.device("cuda"), lambda: 1
+"""
+
+
+def run_alone(script: str) -> None:
+    """Run a script of one rank, which needs no variables."""
+    environment = {name: value for name, value in os.environ.items() if name != "MASTER_ADDR"}
+    subprocess.run([sys.executable, "-c", script], env=environment, timeout=60.0, check=True)
+
+
 @pytest.mark.torch
 @pytest.mark.parametrize(
     "call", ["reduce(one, 0)", "gather(one, [one])", "scatter(one, [one])", "all_to_all([one], [one])"]
 )
 def test_the_first_call_of_a_group_may_be_any(call: str) -> None:
-    """A backend for GPUs is registered at the first call."""
-    script = f"""
-import torch, torch.distributed as dist
-torch.cuda.is_available = lambda: True
+    run_alone(
+        WITH_GPU
+        + f"""
 dist.init_process_group("nalb", store=dist.HashStore(), rank=0, world_size=1)
+assert torch.device("cuda") in dist.group.WORLD._device_types, "C++ that comes first has no backend"
 one = torch.ones(3)
 dist.{call}
-dist.group.WORLD._get_backend(torch.device("cuda"))
 """
-    environment = os.environ | {"MASTER_ADDR": "127.0.0.1"}
-    subprocess.run([sys.executable, "-c", script], env=environment, timeout=60.0, check=True)
+    )
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("more", ["", ', device_id=torch.device("cuda", 0)'])
+def test_a_group_has_a_gpus_backend_from_the_beginning(more: str) -> None:
+    run_alone(
+        WITH_GPU
+        + f"""
+dist.init_process_group("nalb", store=dist.HashStore(), rank=0, world_size=1{more})
+dist.new_group([0])
+assert isinstance(dist.group.WORLD._get_backend(torch.device("cuda")), dist.ProcessGroupGloo)
+"""
+    )
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(("options", "expected"), [("None", "given by default"), ("Nccl.Options('mine')", "mine")])
+def test_nccl_gets_the_groups_timeout_and_the_scripts_options(options: str, expected: str) -> None:
+    """With gloo in place of NCCL, which torch has for GPUs alone."""
+    run_alone(
+        WITH_GPU
+        + f"""
+from datetime import timedelta
+
+class Nccl:
+    class Options:
+        def __init__(self, name="given by default"):
+            self.name = name
+
+    def __new__(cls, store, rank, size, options):
+        assert (options.name, options._timeout) == ({expected!r}, timedelta(seconds=77))
+        cls.made = dist.ProcessGroupGloo(store, rank, size, options._timeout)
+        return cls.made
+
+dist.ProcessGroupNCCL = Nccl
+dist.init_process_group(
+    "cpu:nalb,cuda:nccl", store=dist.HashStore(), rank=0, world_size=1, timeout=timedelta(seconds=77), pg_options={options}
+)
+assert dist.group.WORLD._get_backend(torch.device("cuda")) is Nccl.made
+"""
+    )
+
+
+@pytest.mark.torch
+def test_another_default_group_is_an_error_for_groups_of_nalbs() -> None:
+    run_alone("""
+import pytest, torch.distributed as dist
+from nalb.errors import InputError
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+with pytest.raises(InputError, match="the default group has backend gloo"):
+    dist.new_group(backend="nalb")
+""")
+
+
+@pytest.mark.torch
+def test_a_sum_that_does_not_come_raises_what_scripts_catch() -> None:
+    from datetime import timedelta
+
+    import torch
+
+    from nalb.torch.works import SumWork
+
+    with pytest.raises(RuntimeError, match="5 elements has not come within"):
+        SumWork(torch.zeros(5)).wait(timedelta(milliseconds=1))
 
 
 @pytest.mark.torch
@@ -212,5 +299,4 @@ def train():
 
 train()
 """
-    environment = os.environ | {"MASTER_ADDR": "127.0.0.1"}
-    assert subprocess.run([sys.executable, "-c", script], env=environment, timeout=60.0, check=False).returncode == 0
+    run_alone(script)

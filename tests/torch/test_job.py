@@ -1,11 +1,31 @@
 """A rank's way into its job, with stores of torch's alone."""
 
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
 
 from nalb.failures import Cause, JobFailed
 from tests.torch import ranks
+
+
+@pytest.mark.torch
+def test_ranks_meet_where_the_store_has_keys_of_others() -> None:
+    import torch.distributed as dist
+
+    from nalb.torch.job import meet
+
+    store, names = dist.HashStore(), []
+    for _ in range(2):  # again, as after a restart
+        with ThreadPoolExecutor(3) as ranks_alone:  # one of which failed before it came
+            store.set_timeout(timedelta(seconds=0.1))
+            missing = [ranks_alone.submit(meet, store, rank, 3) for rank in (0, 1)]
+            assert all(isinstance(one.exception(), JobFailed) for one in missing)
+        store.set_timeout(timedelta(seconds=60))
+        with ThreadPoolExecutor(3) as all_ranks:
+            (name,) = set(all_ranks.map(lambda rank: meet(store, rank, 3), range(3)))
+        names.append(name)
+    assert len(set(names)) == 2
 
 
 @pytest.mark.torch
