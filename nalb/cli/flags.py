@@ -70,7 +70,7 @@ def check_run(run_dir: Path) -> None:
     if not os.path.isdir(run_dir):  # as False too where the name is too long
         raise InputError(f"{run_dir}: no such directory: give the run directory that the job printed, or its --out")
     if newest := newest_restart(run_dir):
-        print(f"restarted: {run_dir / f'restart-{newest}'} is the newest attempt")
+        print(as_text(f"restarted: {run_dir / f'restart-{newest}'} is the newest attempt"))
 
 
 def add_place_flags(parser: argparse.ArgumentParser) -> "argparse._MutuallyExclusiveGroup":

@@ -11,8 +11,8 @@ from nalb.process.line_file import LineFile
 from nalb.transport.observer_door import SOCKET_PATH_BYTES
 
 SAMPLES = "samples.jsonl"
-# Each run leaves one at least. A folder in it is no sign: nodes of one job may have theirs in the folder of node 0.
-SIGNS_OF_A_RUN = (SAMPLES, "about.json", "run.json", "batching.json", "parallel.json", "logs", "checkpoints")
+# each run leaves one at least, or its trainings leave their samples in folders of their own
+SIGNS_OF_A_RUN = (SAMPLES, "run.json", "batching.json", "parallel.json", "logs", "checkpoints")
 
 
 def make_run_dir(out: str | None) -> Path:
@@ -25,7 +25,7 @@ def make_run_dir(out: str | None) -> Path:
         path = path.absolute()
         if not out:
             return _new_folder(path)
-        if any((path / name).exists() for name in SIGNS_OF_A_RUN):
+        if any((path / name).exists() for name in SIGNS_OF_A_RUN) or _has_trainings(path):
             raise InputError(f"{path} already holds a run: choose another --out")
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -36,6 +36,11 @@ def make_run_dir(out: str | None) -> Path:
             raise InputError(what) from None
         raise InputError(f"--out {path}: {error.strerror}: choose another") from None
     return path
+
+
+def _has_trainings(path: Path) -> bool:
+    """Whether a comparison has left folders of its trainings there. Nodes of one job may have theirs there too, with about.json."""
+    return any(not (samples.parent / "about.json").exists() for samples in path.glob(f"*/{SAMPLES}"))
 
 
 def _new_folder(path: Path) -> Path:

@@ -88,9 +88,10 @@ def test_refused_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str], arg
     assert says in line
 
 
-# a run on hosts leaves logs, and every command begins with about.json
-@pytest.mark.parametrize("left", ["run.json", "parallel.json", "logs", "checkpoints", "about.json"])
+# a run on hosts leaves logs alone, and a comparison of batchings that was killed the samples of its trainings
+@pytest.mark.parametrize("left", ["run.json", "parallel.json", "logs", "checkpoints", "lb-bsp/samples.jsonl"])
 def test_a_run_directory_that_holds_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str], left: str) -> None:
+    (tmp_path / left).parent.mkdir(exist_ok=True)
     (tmp_path / left).touch()
     code, line = refusal(capsys, "--out", str(tmp_path), "--local", "1", "--", "true")
     assert code == 2
@@ -119,7 +120,9 @@ def test_metrics_that_nobody_can_read(capsys: pytest.CaptureFixture[str]) -> Non
 def test_a_folder_of_another_node_is_no_run(tmp_path: Path) -> None:
     """Nodes of one job may share --out, and the first of them need not be the first to start."""
     (tmp_path / "n1").mkdir()
-    (tmp_path / "n1" / "samples.jsonl").touch()
+    for name in ("about.json", "samples.jsonl"):
+        (tmp_path / "n1" / name).touch()
+    (tmp_path / "about.json").touch()  # of a command that has started nothing
     assert make_run_dir(str(tmp_path)) == tmp_path
 
 
