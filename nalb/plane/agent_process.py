@@ -61,7 +61,9 @@ class AgentProcess:
         while not self._poller.poll(1000 * CHECK_S):
             if monotonic() > end_s:
                 raise TimeoutError
-            with suppress(OSError, psutil.Error):  # no descriptor is left at the moment, or the agent has just ended
+            with suppress(
+                OSError, psutil.Error, NotImplementedError
+            ):  # no descriptor is left, the agent has just ended, old kernel
                 self._note_stopped()
             if self._stopped_s >= self._silence_s:
                 self._was_stopped = True

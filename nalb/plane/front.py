@@ -124,6 +124,7 @@ class Front:
         self.waits_elsewhere: Callable[[], bool] = lambda: False  # whether it waits for other ranks just then, not here
         # Why it waits elsewhere for what cannot come; None: it does not, or this was answered before. Asked each LOOK_S.
         self.why_in_vain: Callable[[], str | None] = lambda: None
+        self.spins = False  # whether the script's main thread may compute while it waits for other ranks
         self.waited_s = 0.0  # in `place`
         self._in_order = threading.RLock()  # one call at a time: the order of calls is alike on all ranks
         self._news = threading.Condition()  # guards what follows
@@ -367,7 +368,7 @@ class Front:
             sleep(min(STUCK_CHECK_S, GRACE_S))
             if self._is_leaving:
                 return
-            is_at_work = script.is_at_work()
+            is_at_work = script.is_at_work() and not self.spins
             if (self._has_heard or is_at_work) and not self.waits_elsewhere():
                 since_s = monotonic()
         die(error.failure, error.exit_code)

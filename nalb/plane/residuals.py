@@ -1,6 +1,7 @@
 """What rounding has taken from gradients on this rank, and is still to be added to its next parts (exchange.py)."""
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,8 @@ class Residuals:
                 np.savez(file, **{str(k): values for k, values in enumerate(self._values)})
             os.replace(unfinished, path)
         except OSError as error:
-            unfinished.unlink(missing_ok=True)  # else a full disk stays full
+            with suppress(OSError):
+                unfinished.unlink()  # else a full disk stays full
             raise MachineError(f"cannot write what rounding took to {path} ({error}): free the folder's disk") from None
 
     @classmethod

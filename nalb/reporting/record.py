@@ -141,12 +141,19 @@ class Layouts:
 
     def take(self, event: LayoutEvent) -> None:
         """The tensors of a job were cut."""
+        if self._last is not None and _values(event) != _values(self._last):
+            self._newest.clear()
         self._newest[event.precision or STEPS[0]] = self._last = event
 
     def of(self, event: IterationEvent) -> LayoutEvent | None:
         """The newest layout of the iteration's precision, else of any; None where no tensors were cut before it."""
         answers = STEPS[0] if event.rounded is None else event.rounded.answers
         return self._newest.get(answers, self._last)
+
+
+def _values(event: LayoutEvent) -> list[tuple[str, int]]:
+    """The names and elements of a layout's tensors."""
+    return [(name, elements) for name, elements, *_ in event.tensors or ()]
 
 
 def after_warm_up(steps: Sequence[Step]) -> list[Step]:

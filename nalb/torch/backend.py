@@ -9,6 +9,7 @@ import gc
 import itertools
 import os
 import sys
+import threading
 import weakref
 from collections.abc import Sequence
 from datetime import timedelta
@@ -80,6 +81,7 @@ class NalbGroup(dist.ProcessGroup):  # type: ignore[misc]
         weakref.finalize(self, _unused.append, key).atexit = False
         self._inner = dist.ProcessGroup(*self._made_of)
         self._nccl: Any = None  # once it is asked for
+        self._learning = threading.Lock()  # of each device's backend
         self._knows_devices, self._by_plane = gpus_by_plane, {"cpu", "cuda"} if gpus_by_plane else set[str]()
         if (
             job is not None and job.machine is None and self._is_default
@@ -102,13 +104,20 @@ class NalbGroup(dist.ProcessGroup):  # type: ignore[misc]
         """Learn each device's backend at the first call, as of "cpu:nalb,cuda:nccl": only a group that is made can be asked."""
         if self._knows_devices or self not in dist.distributed_c10d._world.pg_map:
             return
+        with self._learning:
+            if not self._knows_devices:
+                self._learn_devices()
+                self._knows_devices = True
+
+    def _learn_devices(self) -> None:
         told = dict(pair.split(":") for pair in dist.get_backend_config(self).split(","))
         self._by_plane = {device for device, backend in told.items() if backend == NAME}
-        self._knows_devices = True  # last: another thread may ask
         if not torch.cuda.is_available() or "cuda" not in told:
             return
         if told["cuda"] == "nccl":
             self._nccl = self._new_nccl()
+            if self.front is not None:
+                self.front.spins = True  # in a wait for a GPU
             self._register("cuda", KIND.NCCL, self._nccl)
         else:
             self._register("cuda", KIND.GLOO, self.gloo.group)

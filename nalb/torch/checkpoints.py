@@ -145,8 +145,9 @@ class Checkpoints:
         path = self._kept_path(iteration)
         front.write_kept(str(path))
         # by age: the newest by number may be of checkpoints that were damaged, and came before this one
-        kept = sorted(path.parent.glob(f"kept-*-{self._rank}.npz"), key=lambda one: one.stat().st_mtime_ns)
-        for old in kept[: -self._kept_files]:
+        others = [one for one in path.parent.glob(f"kept-*-{self._rank}.npz") if one != path]
+        others.sort(key=lambda one: (one.stat().st_mtime_ns, one.name), reverse=True)
+        for old in others[self._kept_files - 1 :]:
             old.unlink(missing_ok=True)
 
     def _kept_path(self, iteration: int) -> Path:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from concurrent import futures
 from datetime import timedelta
 from functools import partial
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any, TypeVar
 
 import torch
@@ -33,7 +33,7 @@ ALONE = "127.0.0.1"  # the address of a rank that has no others
 TURN_S = 60.0  # for which torch's store is asked to wait at a time
 ANSWER_S = 10.0  # that torch's store may take for an answer
 CUT_OFF_LOOKS = 2  # in a row at which gloo has lost a connection: it takes a moment to raise an error
-READ_AGAIN_S = 1.0  # between looks at the words of ranks that may have ended
+FIRST_LOOK_S, LONGEST_LOOK_S = 0.01, 1.0  # between looks at the words of ranks that may have ended
 LEAST_S = 0.002  # of a wait: torch counts milliseconds, and waits without limit for none
 NOT_OVER_S = 0.1  # before its end a wait that fails has not come to its end
 
@@ -104,13 +104,17 @@ def meet(store: dist.Store, rank: int, size: int) -> str:
     """
     end_s = monotonic() + store.timeout.total_seconds()
     words = _told_by_all(store, "word", rank, size, secrets.token_hex(8), "0")
+    pause_s = FIRST_LOOK_S
     while True:
         name = hashlib.sha256(" ".join(words).encode()).hexdigest()[:16]
         _tell(store, f"read/{name}/", rank, True)
-        if _await(store, keys := [f"read/{name}/{one}" for one in range(size)], "0", READ_AGAIN_S):
+        keys = [f"read/{name}/{one}" for one in range(size)]
+        if _asked(partial(store.check, keys), ANSWER_S, "0"):  # to wait for them would have torch warn each time
             return name
         if monotonic() > end_s:
             raise _absent(store, keys, f"come within {store.timeout.total_seconds():g} s", rank, "0")
+        sleep(pause_s)
+        pause_s = min(2 * pause_s, LONGEST_LOOK_S)
         words = _told(store, [f"word{one}" for one in range(size)], "0")
 
 
