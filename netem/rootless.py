@@ -58,6 +58,11 @@ def ensure_privilege() -> None:
         raise MachineError("no root, and no `unshare` to do without: run it as root, or install util-linux")
     with explained(UNSHARE[0]):
         trial = subprocess.run([*UNSHARE, "true"], capture_output=True, text=True, check=False)
+    if trial.returncode != 0 and os.geteuid() == 0:
+        raise MachineError(
+            "root may not make network namespaces here, as in a container: start the container with --privileged, or with"
+            " the capabilities NET_ADMIN and SYS_ADMIN"
+        )
     if trial.returncode != 0:
         raise MachineError(f"no root, and no user namespace ({trial.stderr.strip()}): {REMEDY}")
     command = [sys.executable, *sys.orig_argv[1:]]

@@ -3,16 +3,15 @@
 # schemes. It ends with the result and the page to open, after two to three minutes where all is installed.
 # Usage: bash scripts/demo.sh [RUN_DIRECTORY]
 set -euo pipefail
+out=${1:+$(realpath -m "$1")}
 cd "$(dirname "$0")/.."
 . scripts/setup.sh
 need_debian_packages gcc libc6-dev python3-venv iproute2 util-linux dataset-fashion-mnist
 install_nalb '[mxnet]'
-install_nalb '[torch-tests]' "$venv_torch"
 export OMP_NUM_THREADS=1
 [ -t 1 ] || export COLUMNS=${COLUMNS:-120} # a table is made to the width of a terminal
 nalb=("$venv/bin/python" -m nalb.cli.main)
-run=${1:-runs/demo-$(date +%Y%m%d-%H%M%S)}
-
+run=${out:-runs/demo-$(date +%Y%m%d-%H%M%S)}
 
 echo "== 1. what the network allows: four nodes of 200, 120, 160 and 50 Mbit/s, MobileNet's gradients, 12.9 MB an iteration"
 "${nalb[@]}" simulate --network wan4-static --replay mobilenet --schemes stock,average,exact
@@ -26,6 +25,7 @@ else
 fi
 
 echo "== 3. a PyTorch script with one word changed (init_process_group(\"nalb\")), there, under gloo and under nalb"
+install_nalb '[torch-tests]' "$venv_torch"
 TORCH_CPP_LOG_LEVEL=ERROR "${nalb[@]}" compare --network wan4-static --schemes gloo,exact --out "$run/torch" -- \
   "$venv_torch/bin/python" examples/train_torch.py --steps 8 --width 400
 

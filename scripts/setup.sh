@@ -7,10 +7,20 @@ venv=${NALB_VENV:-$repo/.venv}
 venv_torch=$venv-torch
 apt_wait_s=60      # the longest wait for a lock that another apt holds
 set_up_wait_s=600  # the longest wait for another set-up that installs its packages
+policy_mark='# of the set-up of nalb'
+
+case $repo$venv in
+  *[[:space:]:]*)
+    echo "$repo: MXNet's processes cannot load a library from a path with a space or a colon: move the clone" >&2
+    exit 1
+    ;;
+esac
 
 need_debian_packages() { # name... : installs the missing packages if it runs as root; otherwise names the packages that it skips
   local missing=() name
-  for name in "$@"; do dpkg -s "$name" >/dev/null 2>&1 || missing+=("$name"); done
+  for name in "$@"; do
+    [ "$(dpkg-query -W -f='${db:Status-Status}' "$name" 2>/dev/null)" = installed ] || missing+=("$name")
+  done
   [ ${#missing[@]} -eq 0 ] && return 0
   if [ "$(id -u)" -ne 0 ]; then
     echo "not root: cannot install ${missing[*]}; what needs them is skipped" >&2
@@ -37,9 +47,9 @@ install_without_daemons() ( # name... : installs packages so that none of their 
     echo "waiting up to $set_up_wait_s s for another set-up, which installs packages" >&3
     flock -w "$set_up_wait_s" "$folder" || { echo "the other set-up has not ended: try again later"; exit 1; }
   fi
-  if [ ! -e "$policy" ]; then
+  if [ ! -e "$policy" ] || grep -qx "$policy_mark" "$policy"; then # with the mark: of a set-up that was killed
     trap 'rm -f "$policy"' EXIT
-    printf '#!/bin/sh\nexit 101\n' >"$policy" && chmod 755 "$policy" || exit
+    printf '#!/bin/sh\n%s\nexit 101\n' "$policy_mark" >"$policy" && chmod 755 "$policy" || exit
   fi
   apt_get update -qq && apt_get install -y -qq --no-install-recommends "$@" || exit
   case " $* " in

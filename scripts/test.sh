@@ -23,6 +23,7 @@ computing=(tests/feedback tests/measurement tests/planning tests/protocol tests/
 batching=tests/batching # ARIMA is in MXNet's environment alone
 without_mxnet=(tests/torch tests/launch/test_torch_*.py tests/plane tests/transport tests/reporting tests/checkpoints tests/netem tests/process)
 commands=tests/cli # after those without MXNet, which take half as long as the longest chain
+both=tests/compare/test_ring.py # MXNet's jobs beside PyTorch's gloo
 output=$(mktemp -d)
 beside=()
 trap 'kill "${beside[@]}" 2>/dev/null || true; rm -r "$output"' EXIT
@@ -40,13 +41,22 @@ run_in_turn() {
   wait "$!" || code=$?
   run 0 "$venv" "$commands" &
   wait "$!" || code=$?
+  PYTHONPATH=$torch_beside run 0 "$venv" "$both" &
+  wait "$!" || code=$?
   return "$code"
 }
+torch_beside=$venv/torch-beside # PyTorch with all that MXNet's environment lacks, whose numpy stays
+mkdir -p "$torch_beside"
+for path in "$venv_torch"/lib/python3.11/site-packages/*; do
+  name=${path##*/}
+  case $name in *.dist-info | *.pth | __*) continue ;; esac
+  [ -e "$venv/lib/python3.11/site-packages/$name" ] || ln -sfn "$path" "$torch_beside/$name"
+done
 run_beside in_turn run_in_turn
 run_beside batching run 19 "$venv" "$batching"
 run_beside computing run 19 "$venv_torch" "${computing[@]}"
 code=0
-elsewhere=("${computing[@]}" "$batching" "${without_mxnet[@]}" "$commands")
+elsewhere=("${computing[@]}" "$batching" "${without_mxnet[@]}" "$commands" "$both")
 "$venv/bin/python" -m pytest "${elsewhere[@]/#/--ignore=}" || code=$?
 for one in "${beside[@]}"; do wait "$one" || code=$?; done
 cat "$output"/*

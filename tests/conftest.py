@@ -5,6 +5,9 @@ import signal
 import pytest
 from hypothesis import settings
 
+from nalb.errors import MachineError
+from netem import qdiscs, rootless
+
 settings.register_profile("untimed", deadline=None)  # how long a test takes says as much of the machine
 settings.load_profile("untimed")
 
@@ -20,3 +23,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("mxnet") or item.get_closest_marker("root"):
             item.add_marker("jobs")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Tests marked root skip where the machine cannot run them, as a container whose root lacks capabilities."""
+    if item.get_closest_marker("root") is None:
+        return
+    if not rootless.has_privilege():
+        pytest.skip("needs root: namespaces and tc")
+    try:
+        qdiscs.require(("tbf", "htb", "bfifo"))
+    except MachineError as error:
+        pytest.skip(str(error))

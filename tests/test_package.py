@@ -25,7 +25,7 @@ from nalb.toml_file import parse
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("nalb", "netem", "kvstore_patch")
-CARRIED = (".py", ".toml", ".trace", ".json", ".html")  # what a package reads when it runs
+CARRIED = (".py", ".toml", ".trace", ".json", ".html", ".typed")  # what runs, and what type checkers look for
 SOURCES = (".c", ".h")
 BUILD_BACKEND = "scripts/build_backend.py"
 ROOMS = (

@@ -1,6 +1,6 @@
 """scripts/setup.sh: what it leaves of a machine, and what it shows. /usr/sbin is a mount of the test's own.
 
-dpkg is a stand-in, and so is apt-get but where its locks matter: there it is the real one, in folders of the test's own.
+dpkg-query is a stand-in, and so is apt-get but where its locks matter: there it is the real one, in folders of the test's own.
 """
 
 import os
@@ -14,7 +14,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 STAND_INS = {
-    "dpkg": "exit 1",
+    "dpkg-query": "exit 1",
     "apt-get": 'echo "apt-get $1" >>"$LOG"; echo "W: $1 chatters"; echo "W: $1 chatters" >&2; [ "$1" = update ] && exit; '
     '/usr/sbin/policy-rc.d; echo "policy $?" >>"$LOG"; exit $FAILS',
     "systemctl": 'echo "systemctl $*" >>"$LOG"',
@@ -92,6 +92,23 @@ def test_a_failed_installation_leaves_no_policy(tmp_path: Path) -> None:
 
 @pytest.mark.root
 @pytest.mark.skipif(os.geteuid() != 0, reason="installing and mounting need root")
+def test_a_policy_of_a_set_up_that_was_killed_goes(tmp_path: Path) -> None:
+    mark = "# of the set-up of nalb"
+    before = f"printf '#!/bin/sh\\n{mark}\\nexit 101\\n' >/usr/sbin/policy-rc.d; chmod 755 /usr/sbin/policy-rc.d"
+    code, happened, _ = installing(tmp_path, before, 0)
+    assert (code, happened[2], happened[-1]) == (0, "policy 101", "none")
+
+
+@pytest.mark.parametrize("state", ["half-configured", "unpacked", "config-files"])
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="installing and mounting need root")
+def test_a_package_that_is_half_there_is_missing(tmp_path: Path, state: str) -> None:
+    half = STAND_INS | {"dpkg-query": f"echo -n {state}"}
+    assert "apt-get install" in installing(tmp_path, "", 0, "", half)[1]
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="installing and mounting need root")
 def test_a_policy_that_was_there_stays(tmp_path: Path) -> None:
     before = "printf '#!/bin/sh\\nexit 7\\n' >/usr/sbin/policy-rc.d; chmod 755 /usr/sbin/policy-rc.d"
     code, happened, _ = installing(tmp_path, before, 0)
@@ -148,7 +165,7 @@ def test_two_set_ups_at_once_start_no_daemon_either(tmp_path: Path) -> None:
     second.mkdir()
     before = f"""
         printf '#!/bin/sh\n[ "$1" = update ] || sleep 2\n' >"{second}/apt-get"
-        printf '#!/bin/sh\nexit 1\n' >"{second}/dpkg"
+        printf '#!/bin/sh\nexit 1\n' >"{second}/dpkg-query"
         chmod 755 "{second}"/*
         (PATH={second}:$PATH bash -c 'set -euo pipefail; . "{ROOT}/scripts/setup.sh"; need_debian_packages first') &
         sleep 1

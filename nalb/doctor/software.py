@@ -21,7 +21,7 @@ from nalb.process.own_program import own_code_argv, python_path
 
 NUMPY = (1, 23)  # the newest that mxnet 1.9.1 imports with
 MXNET = "1.9.1"
-TORCH = (2, 4)  # the first that knows the entry points of backends
+TORCH = (2, 5)  # the first that knows the entry points of backends
 DEADLINE_S = 60.0  # importing mxnet takes 2 to 10 s on a cold disk
 DATASET = Path("/usr/share/datasets/fashion-mnist")  # Debian package dataset-fashion-mnist
 DATASET_FILES = (
@@ -86,7 +86,7 @@ def check_numpy(version_of: Callable[[str], str] = importlib.metadata.version) -
 def check_mxnet(run: Ask = ask, environ: Mapping[str, str] = os.environ) -> list[Finding]:
     """Check that the stock wheel can be imported, and can train over several machines."""
     code, out, err = run(own_code_argv(IMPORT_MXNET), child_environment(environ))
-    advice = f"{how_to_install('mxnet')}; its libraries also need libgomp1, libgl1 and libglib2.0-0 from Debian"
+    advice = f"{how_to_install('mxnet')}; its libraries also need libgomp1 and libquadmath0 from Debian"
     if code != 0:
         return [Finding("MXNet", "FAIL", f"cannot be imported: {one_line(err)}", advice)]
     version, _, distributed = one_line(out).partition(" ")

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Makes the results of docs/results again: every script of scripts/figures, then tables and figures.
-# Usage: bash scripts/figures/all.sh [NAME ...]   as root, in the environment that scripts/demo.sh makes; NAME: only these
+# Usage: bash scripts/figures/all.sh [NAME ...]   as root; NAME: only these
 #
 # A script that is done is not started again, and one that was ended goes on after its last finished run, so the same command goes on
 # after an interruption. runs/all.tsv gets a line for each script that is done: its name, and the seconds that it took since its last start.
@@ -8,6 +8,9 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 . scripts/setup.sh
+need_debian_packages gcc libc6-dev python3-venv iproute2 util-linux dataset-fashion-mnist
+install_nalb '[dev,mxnet]' # with statsmodels, which ARIMA's figures need
+install_nalb '[torch-tests]' "$venv_torch"
 export OMP_NUM_THREADS=1 COLUMNS=${COLUMNS:-140}
 python=$venv/bin/python
 only=" $* "
@@ -72,7 +75,7 @@ make pace-emulated 75 "$venv_torch/bin/python" scripts/figures/name_the_pace_emu
 make learning-cost 15 "$python" scripts/figures/learning_cost.py --first 70001 --networks 4
 make precisions 45 "$venv_torch/bin/python" scripts/figures/precisions.py
 mkdir -p docs/results/data/fewer-bytes
-fewer_bytes=(benchmarks/fewer_bytes.py --mxnet-python "$python" --out docs/results/data/fewer-bytes/wan6-static.json)
+fewer_bytes=(benchmarks/fewer_bytes.py --iterations 6 --rounds 1 --mxnet-python "$python" --out docs/results/data/fewer-bytes/wan6-static.json)
 if [ -x hivemind/bin/python ]; then
   make fewer-bytes 15 "$venv_torch/bin/python" "${fewer_bytes[@]}" --hivemind-python hivemind/bin/python
 else

@@ -1,4 +1,4 @@
-"""Networks for the tests, under names that no other run uses, and the reasons to skip."""
+"""Networks for the tests, under names that no other run uses."""
 
 import os
 from contextlib import suppress
@@ -6,21 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from nalb.errors import MachineError
-from netem import build, cgroups, namespaces, qdiscs, rootless
+from netem import build, cgroups, namespaces, qdiscs
 from netem.network_file import Network, parse_network
-
-
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Tests marked root skip where the machine cannot run them."""
-    if item.get_closest_marker("root") is None:
-        return
-    if not rootless.has_privilege():
-        pytest.skip("needs root: namespaces and tc")
-    try:
-        qdiscs.require(("tbf", "htb", "bfifo"))
-    except MachineError as error:
-        pytest.skip(str(error))
 
 
 def network_of(name: str, body: str) -> Network:

@@ -2,12 +2,13 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+
+from tests.ports import free_ports
 
 HERE = Path(__file__).resolve().parent
 WITHIN_S = 240.0
@@ -29,8 +30,7 @@ def run(script: str, *words: str, size: int, within_s: float = WITHIN_S, **envir
 
 def start(script: str, *words: str, size: int, **environment: str) -> list[subprocess.Popen[str]]:
     """Start the ranks, each the leader of a session of its own."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    (port,) = free_ports(1)
     told = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(size), "OMP_NUM_THREADS": "1"}
     argv = [sys.executable, str(HERE / script), *words]
     return [
