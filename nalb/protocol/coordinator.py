@@ -80,7 +80,7 @@ class Coordinator:
         if self.phase == "OVER":
             return
         if isinstance(message, wire.Still):
-            if self.members.note_still(message, key_node, now_s):  # else it is of another job, whose coordinator has ended
+            if self.members.note_still(message, key_node, now_s):  # else it may be of a job whose coordinator has ended
                 self.outbox.append((identity, wire.Alive()))
             return
         process = self.members.get(identity)
