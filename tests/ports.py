@@ -9,9 +9,9 @@ from contextlib import ExitStack, suppress
 FIRST, LAST = 10_000, 20_000
 
 
-def free_ports(count):
+def free_ports(count: int) -> list[int]:
     """Ports that nobody has; the sockets are closed together, so they differ."""
-    ports = []
+    ports: list[int] = []
     with ExitStack() as sockets:
         while len(ports) < count:
             port = random.randrange(FIRST, LAST)

@@ -319,7 +319,13 @@ def judge_alone(case: Case, code: int, lines: Sequence[str]) -> tuple[str, bool]
     if code == 0:
         return "went on, ended well", case.heals or case.may_go_on
     is_killed = case.fault == "reboot" or (case.fault, case.victim) == ("kill", "worker")
-    places = [node for node in VENUES[case.venue].nodes if node != case.node or not is_killed]
+    # a script that lacks memory or room raises an error of its own, and need not be told
+    lacks = case.victim == "worker" and case.fault in ("memory full", "disk full")
+    raises = lacks and any(line.startswith(f"[{case.node}]") and "Error: " in line for line in lines)
+    places = [node for node in VENUES[case.venue].nodes if node != case.node or not (is_killed or raises)]
+    others = [line for line in lines if not line.startswith(f"[{case.node}]")]
+    if is_killed and case.phase == "end" and f"[{case.node}] last step" in lines and not any(map(is_of_error, others)):
+        return "killed once it had left, and the others ended well", True
     said = [[line for line in lines if line.startswith(f"[{node}]") and NALBS.search(line)] for node in places]
     names = [f"{role} {case.node}" for role in ("worker", "agent")]
     if case.victim == "scheduler":
@@ -329,6 +335,11 @@ def judge_alone(case: Case, code: int, lines: Sequence[str]) -> tuple[str, bool]
     is_named = every(any(is_free or any(name in line for name in names) for line in own) for own in said)
     what = next((NALBS.sub("", line) for own in said for line in own), f"ended with {code}, without a word")
     return what[:240], is_named and not case.heals
+
+
+def is_of_error(line: str) -> bool:
+    """Whether a rank's line is of an error."""
+    return bool(NALBS.search(line)) or "Traceback" in line
 
 
 class TooLate(Exception):
