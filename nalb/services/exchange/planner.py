@@ -116,6 +116,8 @@ class Planner:
     def is_settled(self, options: PlanOptions) -> bool:
         """Whether the present iteration cannot change the next plan, so that `plan` may be called at once."""
         scheme = options.scheme
+        if self.precisions.wanted is not self.chosen:  # the next plan needs tensors that are cut anew
+            return False
         if scheme.may_leave_routing:
             is_left = self.present is not None and self.present.decision.kind is DecisionKind.LEFT
             return is_left and self._own is not None and self._own.routing.is_settled
