@@ -16,7 +16,8 @@ pytestmark = pytest.mark.root
 DATA_BYTES = 8_000_000  # each way
 READ_BYTES = 500_000  # at a time: packets that come while a process reads are acknowledged together
 TOLERANCE = 0.0015  # the packets that begin and end a connection, packets that are not full, packets sent again
-EVERY_SECOND = 2  # packets that come one by one are acknowledged two at a time
+# Packets that come one by one are acknowledged two at a time, or each by itself on a machine that is busy.
+EVERY_ONE = 1
 SLOW_RECEIVER = (
     '[[nodes]]\nname = "a"\nup_mbps = 200\ndown_mbps = 200\n[[nodes]]\nname = "b"\nup_mbps = 60\ndown_mbps = 60\n'
 )
@@ -87,6 +88,6 @@ def test_shapers_carry_data_and_as_many_headers_and_acknowledgements_as_predicte
     for way, segments in at_once.items():
         predicted = goodput_part(segments)
         comes_apart = body == SLOW_RECEIVER and way in ("b up", "a down")
-        least = goodput_part(EVERY_SECOND) if comes_apart else predicted
+        least = goodput_part(EVERY_ONE) if comes_apart else predicted
         measured = DATA_BYTES / carried[way]
         assert least * (1 - TOLERANCE) < measured < predicted * (1 + TOLERANCE), (way, measured, predicted)
