@@ -37,6 +37,9 @@ CONGESTION_CONTROLS = ("cubic", "reno")
 CONNECT_DEADLINE_S = 30.0  # TCP gets through within it where 30 % is lost each way
 NO_PREFIX_ROUTE = 0x200  # IFA_F_NOPREFIXROUTE: we add the route ourselves, with a congestion control on it
 NUD_PERMANENT = 0x80  # linux/neighbour.h
+NEIGHBOURS_MOST = (
+    512  # the default of net.ipv4.neigh.default.gc_thresh2: with more, the kernel evicts neighbours that are in use
+)
 LEFT_UP = ", left up"  # ends the alias of the hub's bridge where the network outlives its builder
 NEVER = 2**31 - 1  # hundredths of a second until a bridge forgets a silent node's port and floods: eight months
 
@@ -322,17 +325,19 @@ def _set_up_end(network: Network, wire: Wire, congestion_control: str) -> None:
 
 
 def _add_address(network: Network, netlink: IPRoute, index: int, address: str, congestion_control: str) -> None:
-    """Add an address, the route to all others with the congestion control on it, and all others as permanent neighbours.
+    """Add an address, and the route to all others with the congestion control on it.
 
-    A sysctl would not do: namespaces may only choose what the machine's tcp_allowed_congestion_control names. Neighbours that ARP
-    finds count against the machine's net.ipv4.neigh.default.gc_thresh3, which 32 nodes exceed. The kernel then drops packets.
+    A sysctl would not do: namespaces may only choose what the machine's tcp_allowed_congestion_control names.
     """
     netlink.addr("add", index=index, address=address, prefixlen=SUBNET_BITS, flags=NO_PREFIX_ROUTE)
     metrics = {"cc_algo": congestion_control}
     subnet = f"{SUBNET_PREFIX}0/{SUBNET_BITS}"
     netlink.route("add", dst=subnet, oif=index, scope="link", prefsrc=address, metrics=metrics)
-    for other in addresses(network):
-        if other != address:
+    others = [one for one in addresses(network) if one != address]
+    # Those that ARP finds fill the machine's one table. But where few are there, ARP is as on any LAN: once a link is back, it lets
+    # go at once what TCP would send again seconds later.
+    if len(others) * (len(others) + 1) > NEIGHBOURS_MOST:
+        for other in others:
             netlink.neigh("add", ifindex=index, dst=other, lladdr=hardware_address(other), state=NUD_PERMANENT)
 
 
