@@ -42,8 +42,6 @@ def new_predictor(settings: Settings) -> Callable[[int], Predictor] | None:
 
 def check(settings: Settings) -> None:
     """Raise InputError for what only jobs with MXNet have."""
-    if settings.is_pure:
-        raise InputError(f"NALB_SCHEME={settings.scheme} is of MXNet alone: PyTorch alone is gloo")
     if settings.batching in BASELINES or settings.batching == "lb-bsp-federated":
         raise InputError(f"NALB_BATCHING={settings.batching} is of MXNet alone: choose another, or leave it out")
 

@@ -32,7 +32,6 @@ def test_buckets(name):
 @pytest.mark.parametrize(
     ("name", "value", "says"),
     [
-        ("NALB_SCHEME", "stock", "NALB_SCHEME=stock is of MXNet alone: PyTorch alone is gloo"),
         ("NALB_BATCHING", "asp", "NALB_BATCHING=asp is of MXNet alone"),
         ("NALB_BATCHING", "lb-bsp-federated", "NALB_BATCHING=lb-bsp-federated is of MXNet alone"),
     ],
