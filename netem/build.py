@@ -34,12 +34,11 @@ BRIDGE = "br0"
 # The first of these that the kernel has is used where the file names none. BBR, the default of some machines, overdrives a token
 # bucket without delay: 17 % of its packets were dropped.
 CONGESTION_CONTROLS = ("cubic", "reno")
-CONNECT_DEADLINE_S = 30.0  # TCP gets through within it where 30 % is lost each way
+CONNECT_DEADLINE_S = 30.0  # ARP and TCP get through within it where 30 % is lost each way
 NO_PREFIX_ROUTE = 0x200  # IFA_F_NOPREFIXROUTE: we add the route ourselves, with a congestion control on it
 NUD_PERMANENT = 0x80  # linux/neighbour.h
-NEIGHBOURS_MOST = (
-    512  # the default of net.ipv4.neigh.default.gc_thresh2: with more, the kernel evicts neighbours that are in use
-)
+# The default of net.ipv4.neigh.default.gc_thresh2: with more, the kernel evicts neighbours that are in use.
+NEIGHBOURS_MOST = 512
 LEFT_UP = ", left up"  # ends the alias of the hub's bridge where the network outlives its builder
 NEVER = 2**31 - 1  # hundredths of a second until a bridge forgets a silent node's port and floods: eight months
 

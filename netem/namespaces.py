@@ -32,7 +32,7 @@ T = TypeVar("T")
 PREFIX = "nalb-"
 KILL_DEADLINE_S = 5.0  # a killed process is gone in milliseconds, unless it is stuck in the kernel
 INTERRUPTED_S = 5.0  # an interrupt waits so long for a thread, which works for milliseconds unless it waits for packets
-TRY_S = 3.5  # one try of a connection: an answer between two nodes takes up to four delays of 0.7 s
+TRY_S = 3.5  # one try of a connection: the kernel asks for the neighbour's address for 3 s
 PAUSE_S = 0.1  # between two tries
 ENTER_S = 0.05  # after so long a process that was about to enter a removed namespace has entered it
 

@@ -26,7 +26,7 @@ HIGH_TIME_S = 1e7  # about four months: longer is a typing mistake
 HIGH_QUEUE_MS = 10_000.0
 HIGH_QUEUE_BYTES = 2**32 - 1  # tc's limits are 32-bit, and count the burst too
 BURST_MS = 1.0  # see shaping.py
-# Delay and jitter together. An answer between two such nodes takes four delays, and one try of a connection namespaces.TRY_S.
+# Delay and jitter together. ARP gives up after 3 tries, 1 s apart, and between two such nodes its answer takes four delays.
 HIGH_DELAY_MS = 700.0
 MAX_NODES = 200  # addresses 10.77.0.1 to 10.77.0.200; the hub is 10.77.0.254
 MAX_SITES = 50  # their bridges are 10.77.0.201 to 10.77.0.250

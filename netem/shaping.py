@@ -121,7 +121,7 @@ def uplink(network: Network, access: NetworkNode | Site, rates: NodeRates, caps:
     each_mbps = max(up_mbps / (len(network.nodes) - 1), LOW_GUARANTEE_MBPS)
     ceilings = [min(caps[(link.src, link.dst)], up_mbps) for link in capped]
     guarantees = [min(ceiling_mbps, each_mbps) for ceiling_mbps in ceilings]
-    # The hub needs a way even where every peer is capped.
+    # ARP and the hub need a way even where every peer is capped.
     rest_mbps = max(up_mbps - sum(guarantees), up_mbps * 0.01, LOW_GUARANTEE_MBPS)
     smallest_mbps, largest_mbps = min(*guarantees, rest_mbps), max(*guarantees, rest_mbps)
     unit_bytes = min(FRAME_BYTES / smallest_mbps, MAX_QUANTUM_BYTES / largest_mbps)

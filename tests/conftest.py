@@ -5,8 +5,7 @@ import signal
 import pytest
 from hypothesis import settings
 
-from nalb.errors import MachineError
-from netem import qdiscs, rootless
+from tests.networks import skip_without_networks
 
 settings.register_profile("untimed", deadline=None)  # how long a test takes says as much of the machine
 settings.load_profile("untimed")
@@ -26,12 +25,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Tests marked root skip where the machine cannot run them, as a container whose root lacks capabilities."""
-    if item.get_closest_marker("root") is None:
-        return
-    if not rootless.has_privilege():
-        pytest.skip("needs root: namespaces and tc")
-    try:
-        qdiscs.require(("tbf", "htb", "bfifo"))
-    except MachineError as error:
-        pytest.skip(str(error))
+    """Tests marked root skip where the machine cannot run them."""
+    if item.get_closest_marker("root") is not None:
+        skip_without_networks()

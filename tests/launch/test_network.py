@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from nalb.errors import MachineError
 from nalb.events import IterationEvent, NetworkChange
 from nalb.failures import Cause
 from nalb.launch.network import Changes, configured_bound_s, configured_message, goodput_bound_s, job_nodes
 from nalb.reporting.run_file import read_events
-from netem import build, namespaces, qdiscs, rootless, wires
+from netem import build, namespaces, qdiscs, wires
 from netem.network_file import find_network, load_network, parse_network
 from tests.failures import who
 from tests.launch.conftest import ROOT, START_LIMIT_S, STEPS, Launch, Launched
 from tests.netem.conftest import standing_groups
+from tests.networks import skip_without_networks
 
 QUOTA = f"{0.45 * len(os.sched_getaffinity(0)):g}"  # two such nodes leave a tenth of the machine to the rest
 NETWORK = f"""
@@ -83,12 +83,7 @@ needs_mxnet = pytest.mark.skipif(importlib.util.find_spec("mxnet") is None, reas
 @pytest.fixture
 def name():
     """A network name of this run; whatever of it is left is removed."""
-    if not rootless.has_privilege():
-        pytest.skip("needs root: namespaces and tc")
-    try:
-        qdiscs.require(("tbf", "htb", "bfifo"))
-    except MachineError as error:
-        pytest.skip(str(error))
+    skip_without_networks()
     chosen = f"f{os.getpid() % 10**6}"
     yield chosen
     build.take_down(chosen)

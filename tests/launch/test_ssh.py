@@ -18,7 +18,6 @@ from pathlib import Path
 import pytest
 from pyroute2 import IPRoute
 
-from nalb.errors import MachineError
 from nalb.events import IterationEvent, LayoutEvent, ReadyEvent
 from nalb.failures import Cause, Phase
 from nalb.launch import ssh
@@ -26,11 +25,12 @@ from nalb.launch.hosts import load_hosts
 from nalb.launch.roles import ProcessSpec
 from nalb.launch.ssh import RemoteJob, unreachable
 from nalb.reporting.run_file import read_events, read_run
-from netem import build, namespaces, qdiscs, rootless, wires
+from netem import build, namespaces, wires
 from netem.emulation import Emulation, network_up
 from netem.network_file import parse_network
 from tests.failures import noted_in, who
 from tests.launch.conftest import ROOT, START_LIMIT_S, STEPS, Launch, Launched
+from tests.networks import skip_without_networks
 
 SSHD = shutil.which("sshd") or "/usr/sbin/sshd"
 SSHD_PORT, OTHER_SSHD_PORT = 2222, 2224
@@ -96,12 +96,7 @@ class Cluster:
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """The hosts a and b of a network of this run, each with an sshd, and their hosts file."""
-    if not rootless.has_privilege():
-        pytest.skip("needs root: namespaces and tc")
-    try:
-        qdiscs.require(("tbf", "htb", "bfifo"))
-    except MachineError as error:
-        pytest.skip(str(error))
+    skip_without_networks()
     folder = tmp_path_factory.mktemp("ssh")
     for name in ("host_key", "user_key", "other_key"):
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / name], check=True)

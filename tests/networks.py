@@ -1,0 +1,16 @@
+"""Whether this machine can make networks."""
+
+import pytest
+
+from nalb.errors import MachineError
+from netem import qdiscs, rootless
+
+
+def skip_without_networks() -> None:
+    """Skip the test where namespaces or qdiscs are missing, as in a container whose root lacks capabilities."""
+    if not rootless.has_privilege():
+        pytest.skip("needs root: namespaces and tc")
+    try:
+        qdiscs.require(("tbf", "htb", "bfifo"))
+    except MachineError as error:
+        pytest.skip(str(error))
