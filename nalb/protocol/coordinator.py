@@ -80,8 +80,8 @@ class Coordinator:
         if self.phase == "OVER":
             return
         if isinstance(message, wire.Still):
-            self.members.note_still(message, key_node, now_s)
-            self.outbox.append((identity, wire.Alive()))
+            if self.members.note_still(message, key_node, now_s):  # else it may be of a job whose coordinator has ended
+                self.outbox.append((identity, wire.Alive()))
             return
         process = self.members.get(identity)
         if self._is_gathered and process is None and isinstance(message, wire.Hello):

@@ -77,11 +77,13 @@ class Members:
             self.servers.append(process)
         return None
 
-    def note_still(self, message: wire.Still, key_node: str | None, now_s: float) -> None:
-        """Take in a sign of life from a second connection, which with keys must be of the process's own node."""
+    def note_still(self, message: wire.Still, key_node: str | None, now_s: float) -> bool:
+        """Take in a sign of life from a second connection, which with keys must be of the process's own node; whether it counts."""
         process = self.get(message.identity.encode())
-        if process is not None and key_node in (None, process.hello.node):
-            process.last_heard_s = now_s
+        if process is None or key_node not in (None, process.hello.node):
+            return False
+        process.last_heard_s = now_s
+        return True
 
     @property
     def are_all_here(self) -> bool:

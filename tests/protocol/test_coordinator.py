@@ -328,6 +328,7 @@ def test_nobody_else_says_that_a_process_lives():
     driver.heartbeat("s0", "w0", "s1")
     driver.state.receive(b"another", wire.Still("w1"), driver.now_s, "n0")  # by its key, of another node
     driver.say("another", wire.Still("nobody"))
+    assert not driver.count("another", wire.Alive), "it would wait for ever for the coordinator of a job that has ended"
     driver.state.tick(driver.now_s)
     assert (driver.state.verdict.cause, who(driver.state.verdict)) == (Cause.SILENT, ("worker", "n1"))
 
