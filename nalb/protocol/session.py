@@ -78,6 +78,13 @@ class Session(Generic[T]):
         """The envelope of a sign of life."""
         return self._envelope(self._sent, False)
 
+    def is_of_another(self, envelope: Envelope) -> bool:
+        """Whether an arrived sign of life is of a process that took the peer's place: it lacks what the peer has confirmed.
+
+        That holds on connections that keep the order of messages, as TCP does.
+        """
+        return not envelope.is_kept and envelope.received < self._sent - len(self._kept)
+
     def accept(self, envelope: Envelope) -> bool:
         """Take in an arrived envelope; returns whether its message is the next one, neither repeated nor too early.
 

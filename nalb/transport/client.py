@@ -28,7 +28,7 @@ from nalb.process.last_words import die
 from nalb.protocol import wire
 from nalb.services.exchange import messages as m
 from nalb.settings import Settings
-from nalb.transport.conversations import Connection, bound
+from nalb.transport.conversations import Connection, ReplacedError, bound
 from nalb.transport.curvezmq import secure_client
 from nalb.transport.keys import NodeKeys, own_keys
 from nalb.transport.tcp_info import Ways
@@ -173,6 +173,8 @@ class Client:
     def _run(self) -> None:
         try:
             self._loop()
+        except ReplacedError as error:
+            die(self.failure(Cause.NO_COORDINATOR, f"cannot go on: {error}"))
         except PeerError as error:
             die(self.failure(Cause.PROTOCOL, f"cannot go on: {error}"))
         except Exception as error:  # without its control plane the job would hang

@@ -27,6 +27,10 @@ def bound(socket: "zmq.Socket[bytes]", silence_s: float) -> None:
         socket.setsockopt(option, value)
 
 
+class ReplacedError(PeerError):
+    """The coordinator has ended, and another one listens at its place."""
+
+
 class Connection:
     """A process's connection to the coordinator, which may be made anew at any time. It must be used by one thread only."""
 
@@ -43,7 +47,10 @@ class Connection:
         self._send(self._session.keep(frame) if is_kept else self._session.sign(), frame)
 
     def hear(self, now_s: float) -> Iterator[wire.Message]:
-        """Yield the messages that have arrived, each once and in order. Raises PeerError for wrong frames."""
+        """Yield the messages that have arrived, each once and in order.
+
+        Raises PeerError for wrong frames, and ReplacedError where another coordinator has answered.
+        """
         while True:
             try:
                 frames = self.socket.recv_multipart(zmq.NOBLOCK)
@@ -53,6 +60,8 @@ class Connection:
             if len(frames) != 2:
                 raise PeerError(f"the coordinator sent {len(frames)} frames instead of two")
             envelope = unpack(frames[0])
+            if self._session.is_of_another(envelope):
+                raise ReplacedError("the coordinator of this job has ended, and the one of another job listens at its place")
             is_next = self._session.accept(envelope)
             for one, frame in self._session.again(envelope):
                 self._send(one, frame)

@@ -1,8 +1,10 @@
 """`nalb launch` of PyTorch scripts: real DDP on an emulated network, and ranks that fail."""
 
+import json
 import os
 import re
 import shutil
+import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,7 +14,7 @@ import pytest
 from nalb.cli.main import run
 from nalb.events import EndedEvent, IterationEvent, LayoutEvent, PlanEvent, ReadyEvent, StartedEvent
 from nalb.failures import Cause
-from nalb.reporting.run_file import read_events
+from nalb.reporting.run_file import read_events, read_run
 from tests.failures import noted_in, who
 from tests.launch import test_ssh
 from tests.launch.conftest import END_LIMIT_S, START_LIMIT_S, Launch
@@ -24,6 +26,7 @@ needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="needs torch
 needs_ssh = pytest.mark.skipif(
     not Path(SSHD).exists() or not shutil.which("ssh"), reason="no OpenSSH server and client"
 )
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 STEPS = [sys.executable, str(Path(__file__).with_name("torch_steps.py"))]
 NETWORK = """
 name = "torch3"
@@ -96,6 +99,28 @@ def test_ddp_on_an_emulated_network(launch: Launch, tmp_path: Path) -> None:
     names = {path.name for path in (job.run_dir / "logs").iterdir()}
     assert names == {"a.scheduler.log", "a.worker.log", "b.worker.log", "c.worker.log"}
     job.assert_nothing_left()
+
+
+@needs_torch
+@pytest.mark.root
+@pytest.mark.torch
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_a_script_is_compared_under_gloo_and_nalb(tmp_path: Path) -> None:
+    """In a comparison the coordinator of a job under gloo has scheme stock."""
+    network, out = tmp_path / "network.toml", tmp_path / "run"
+    network.write_text(NETWORK)
+    script = [sys.executable, str(EXAMPLES / "train_torch.py"), "--steps", "8", "--width", "20"]
+    done = subprocess.run(
+        [sys.executable, "-m", "nalb.cli.main", "compare", "--network", str(network), "--schemes", "gloo,exact", "--rounds", "1",
+         "--out", str(out), "--", *script],
+        capture_output=True, text=True, timeout=240, check=False, env={**os.environ, **cache_of_torch(tmp_path)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    results = read_run(out).schemes
+    assert list(results) == ["gloo", "exact"]
+    of_gloo, of_nalb = (json.loads(result.printed)["loss"] for result in results.values())
+    assert of_nalb == pytest.approx(of_gloo, rel=1e-5)
+    assert all(len(result.iteration_s) >= 3 for result in results.values())
 
 
 @needs_torch

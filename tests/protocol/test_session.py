@@ -129,6 +129,17 @@ def test_a_sign_that_came_after_what_was_lost_is_no_news():
     assert there.misses
 
 
+def test_a_peer_that_lacks_what_was_confirmed_is_another():
+    here, there = Session[str](), Session[str]()
+    there.accept(here.keep("hello"))
+    assert not here.is_of_another(there.sign())
+    here.accept(there.sign())
+    other = Session[str]()
+    assert not other.accept(here.sign())
+    assert here.is_of_another(other.sign())
+    assert not here.is_of_another(other.keep("a refusal, which says why"))
+
+
 def test_who_confirms_what_was_never_sent_is_refused():
     with pytest.raises(PeerError, match="confirms message 4 of 0"):
         Session[str]().accept(Envelope(0, 4, False, False))

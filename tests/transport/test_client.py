@@ -130,6 +130,36 @@ os._exit(0)
 """
 )
 
+# as HALF, but the coordinator is killed before all have come, and another one listens at its place
+REPLACED = (
+    HALF.partition("tell(wire.Welcome")[0]
+    + """
+for _ in range(10):
+    tell(wire.Alive())
+    router.recv_multipart()
+context.destroy(linger=0)
+context = zmq.Context()
+router = context.socket(zmq.ROUTER)
+router.setsockopt(zmq.ROUTER_HANDOVER, 1)
+router.bind(f"tcp://127.0.0.1:{port}")
+talks = Conversations(router)
+while True:
+    identity, *frames = router.recv_multipart()
+    talks.opened(identity, frames)
+    talks.forget(identity)
+"""
+)
+
+
+def test_another_coordinator_at_the_place_of_the_jobs_own():
+    done = subprocess.run(
+        [sys.executable, "-c", REPLACED], env=AS_LAUNCHED, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 4, done.stderr
+    told = told_in(done.stderr)
+    assert (told.cause, who(told)) == (Cause.NO_COORDINATOR, ("worker", "n1"))
+    assert "listens at its place" in told.detail
+
 
 def test_signs_of_life_are_sent_anew_where_all_connections_are_stuck():
     done = subprocess.run([sys.executable, "-c", STUCK], capture_output=True, text=True, check=False, timeout=60)
