@@ -268,8 +268,9 @@ class Client:
 
     def _connect_for_life(self) -> "zmq.Socket[bytes]":
         sign_ms = int(self._sign_s * 1000)
-        waits = dict.fromkeys((zmq.HEARTBEAT_IVL, zmq.HEARTBEAT_TIMEOUT), sign_ms // 2)
-        waits |= dict.fromkeys((zmq.CONNECT_TIMEOUT, zmq.HANDSHAKE_IVL), sign_ms)
+        # a round trip is shorter than HEARTBEAT_TIMEOUT, or the connection could not last; a handshake takes several
+        waits = dict.fromkeys((zmq.HEARTBEAT_IVL, zmq.HEARTBEAT_TIMEOUT, zmq.CONNECT_TIMEOUT), sign_ms // 2)
+        waits[zmq.HANDSHAKE_IVL] = sign_ms
         ttl_ms = min(SIGNS * sign_ms, TTL_MOST_MS)  # after this silence the coordinator's end closes too
         return self._connect(waits | {zmq.HEARTBEAT_TTL: ttl_ms, zmq.IMMEDIATE: 1, zmq.LINGER: 0})
 
