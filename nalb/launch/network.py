@@ -23,8 +23,11 @@ from netem.emulation import Emulation, network_up
 from netem.network_file import Network
 from netem.schedule import pair_caps_at, rates_at, site_rates_at
 from netem.shaping import segments_at_once
+from netem.wires import NODE_INTERFACE
 
 PRINT_EVERY_S = 1.0  # a network change is printed at most this often
+# for all processes: gloo alone takes the address of the host's name, which is on loopback here
+IN_NAMESPACES = {"GLOO_SOCKET_IFNAME": NODE_INTERFACE}
 NAMESPACE_PORT = 9091  # ps-lite's customary root port; all ports of a namespace are free
 
 

@@ -17,7 +17,7 @@ from nalb.launch.encryption import Encryption
 from nalb.launch.environments import hosts_lines, local_lines
 from nalb.launch.frameworks import MXNET, TORCH
 from nalb.launch.hosts import HostsFile, load_hosts
-from nalb.launch.network import NAMESPACE_PORT, places_in
+from nalb.launch.network import IN_NAMESPACES, NAMESPACE_PORT, places_in
 from nalb.launch.one_node import OneNode
 from nalb.launch.ports import free_pair
 from nalb.launch.ranks import torch_program
@@ -132,7 +132,8 @@ def environment_lines(request: LaunchRequest) -> list[str]:
     places = places_in(emulation) if emulation else Where(request.local).loopback_places(encryption.is_on)
     with nullcontext(NAMESPACE_PORT) if emulation else free_pair(LOOPBACK) as port:
         options = replace(request.options, root_port=port)
-    specs = request.program.specs(places, options, os.environ, encryption.keys_dir, NOTHING)
+    variables = IN_NAMESPACES if emulation else NOTHING
+    specs = request.program.specs(places, options, os.environ, encryption.keys_dir, variables)
     return local_lines(specs, os.environ, emulation)
 
 

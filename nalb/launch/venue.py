@@ -19,7 +19,16 @@ from nalb.errors import JobError, MachineError
 from nalb.events import AnyEvent, BlockEvent, LayoutEvent, MissedEvent
 from nalb.launch.encryption import Encryption, job_keys, keys_here, own_keys_dir
 from nalb.launch.hosts import HostsFile
-from nalb.launch.network import NAMESPACE_PORT, Changes, configured_message, inside, job_network, job_nodes, places_in
+from nalb.launch.network import (
+    IN_NAMESPACES,
+    NAMESPACE_PORT,
+    Changes,
+    configured_message,
+    inside,
+    job_network,
+    job_nodes,
+    places_in,
+)
 from nalb.launch.one_node import OneNode
 from nalb.launch.ports import free_pair
 from nalb.launch.roles import NOTHING, Place, ProcessSpec, Program
@@ -105,6 +114,7 @@ class Venue(ABC):
     """A context within which jobs run."""
 
     is_here = True  # whether the processes are on this machine
+    variables = NOTHING  # more variables for all processes
 
     def __init__(self, places: Sequence[Place]):
         """places: the nodes of each job."""
@@ -150,7 +160,7 @@ class Venue(ABC):
     def _specs(self, order: JobOrder, options: JobOptions) -> list[ProcessSpec]:
         """The job's processes. options: the order's, with the addresses that a coordinator on this machine needs."""
         keys_dir = keys_here(order.encryption, self.places, order.run_dir, self.stack)
-        return order.program.specs(self.places, options, os.environ, keys_dir, NOTHING)
+        return order.program.specs(self.places, options, os.environ, keys_dir, self.variables)
 
     @abstractmethod
     def _job(self, specs: list[ProcessSpec], more: dict[str, Any]) -> Job:
@@ -186,6 +196,7 @@ class Emulated(Venue):
     """An emulated network, which entering the context sets up. Jobs with root ports of their own share it."""
 
     emulation: Emulation
+    variables = IN_NAMESPACES
 
     def __init__(self, network: Network, without: Sequence[str] = ()):
         """without: nodes of the network on which nothing runs."""

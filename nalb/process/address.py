@@ -57,6 +57,15 @@ def _of_interface(name: str) -> str:
     return found[0]
 
 
+def interface_of(address: str) -> str | None:
+    """The interface that has this IPv4 address and no other one; None where there is none."""
+    every = {
+        name: [one.address for one in found if one.family == socket.AF_INET]
+        for name, found in psutil.net_if_addrs().items()
+    }
+    return next((name for name, addresses in every.items() if addresses == [address]), None)
+
+
 def towards(host: str) -> str:
     """The local IPv4 address of the route to `host`; nothing is sent. Raises OSError."""
     *_, target = socket.getaddrinfo(host, 9, socket.AF_INET, socket.SOCK_DGRAM)[0]

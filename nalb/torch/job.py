@@ -21,7 +21,7 @@ from nalb.errors import PeerError, one_line
 from nalb.failures import Cause, Failure, JobFailed, Phase
 from nalb.plane import orders as o
 from nalb.plane.front import Front
-from nalb.process.address import own_address, own_name
+from nalb.process.address import interface_of, own_address, own_name
 from nalb.settings import for_agents
 from nalb.torch.gloo import Gloo
 from nalb.torch.machine import Machine, machines_of
@@ -125,8 +125,16 @@ def waits_in_torch() -> bool:
 
 
 def new_gloo(store: dist.Store, rank: int, size: int, timeout: timedelta) -> Gloo:
-    """Gloo among some ranks, on the interface that has this rank's address."""
-    return Gloo(store, rank, size, timeout, _address(store) if size > 1 else ALONE)
+    """Gloo among some ranks, on the interface that has this rank's address.
+
+    Gloo's groups of the script's own use the same interface: alone they take the address of the host's name, often 127.0.1.1.
+    """
+    if size == 1:
+        return Gloo(store, rank, size, timeout, ALONE)
+    address = _address(store)
+    if interface := interface_of(address):
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
+    return Gloo(store, rank, size, timeout, address)
 
 
 def _join(store: dist.Store, rank: int, nodes: Sequence[str]) -> Front:

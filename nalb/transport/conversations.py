@@ -61,7 +61,9 @@ class Connection:
                 raise PeerError(f"the coordinator sent {len(frames)} frames instead of two")
             envelope = unpack(frames[0])
             if self._session.is_of_another(envelope):
-                raise ReplacedError("the coordinator of this job has ended, and the one of another job listens at its place")
+                raise ReplacedError(
+                    "the coordinator of this job has ended, and the one of another job listens at its place"
+                )
             is_next = self._session.accept(envelope)
             for one, frame in self._session.again(envelope):
                 self._send(one, frame)

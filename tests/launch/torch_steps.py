@@ -50,6 +50,7 @@ for step in range(int(sys.argv[1])):
     loss.backward()
     optimizer.step()
     print(f"step {step}", flush=True)
+dist.monitored_barrier(dist.new_group(backend="gloo"))  # a group of gloo's own finds its ranks too
 total = torch.cat([one.detach().flatten() for one in model.parameters()]).double().sum().item()
 print(f"parameters {total!r}", flush=True)
 dist.destroy_process_group()

@@ -3,7 +3,7 @@
 import pytest
 
 from nalb.errors import InputError
-from nalb.process.address import own_address
+from nalb.process.address import interface_of, own_address
 
 
 @pytest.mark.parametrize(
@@ -18,6 +18,10 @@ from nalb.process.address import own_address
 )
 def test_own_address(environ, address):
     assert own_address(environ) == address
+
+
+def test_the_interface_of_an_address():
+    assert (interface_of("127.0.0.1"), interface_of("192.0.2.1")) == ("lo", None)
 
 
 @pytest.mark.parametrize(
