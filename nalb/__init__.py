@@ -1,4 +1,4 @@
-"""Network-aware load balancing for parameter-server training.
+"""Network-aware load balancing for data-parallel training with PyTorch or MXNet.
 
 The names below are what schemes, estimators and tools import: `from nalb import Scheme, Situation`. Each one is loaded when it is
 first asked for, so that `import nalb` costs nothing. A training script imports `nalb.mxnet`. All other modules are nalb's own, and

@@ -160,7 +160,7 @@ class JobOptions:
         None,
         "NALB_OWN_SCHEMES",
         AnyText("words with commas"),
-        "schemes of a user's own that observers may ask a held job for, with commas: the coordinator loads them at its start",
+        "your own schemes that `nalb compare` runs in this job; set by nalb",
         is_coordinators=True,
     )
     estimator: str = _option(

@@ -67,7 +67,7 @@ TOTAL = 512  # the default number of samples in an iteration of --parallel
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's flags."""
     add_place_flags(parser)
-    add_framework_flag(parser)
+    add_framework_flag(parser, "; replays and --train: mxnet")
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--replay", choices=NAMES, help="the model's real tensors without its compute")
     what.add_argument("--train", choices=("cnn", "mobilenet", VGG), help="real training on Fashion-MNIST")

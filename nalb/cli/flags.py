@@ -129,12 +129,12 @@ def framework_of(args: argparse.Namespace, command: Sequence[str]) -> str:
     return args.framework or chosen_on(load_hosts(args.hosts).hosts[0], command)
 
 
-def add_framework_flag(parser: argparse.ArgumentParser) -> None:
-    """Add the flag for what the workers train with."""
+def add_framework_flag(parser: argparse.ArgumentParser, others: str = "") -> None:
+    """Add the flag for what the workers train with. others: what the help says of jobs without a script."""
     parser.add_argument(
         "--framework",
         choices=FRAMEWORKS,
-        help="what trains (default: the one that the workers' Python has; replays and --train: mxnet)",
+        help=f"what trains (default: the one that the workers' Python has{others})",
     )
 
 

@@ -76,7 +76,9 @@ def _check_known(left: Sequence[str], flags: Sequence[str], command: str) -> Non
 
 def build_parser(*chosen: str) -> argparse.ArgumentParser:
     """Build the parser. Only the modules of the chosen subcommands are imported, so that `nalb --help` stays instant."""
-    parser = _Parser(prog="nalb", description="network-aware load balancing for parameter-server training")
+    parser = _Parser(
+        prog="nalb", description="network-aware load balancing for data-parallel training with PyTorch or MXNet"
+    )
     parser.add_argument("--version", action="version", version=f"nalb {__version__}")
     shells = ("bash", "zsh")
     parser.add_argument(

@@ -17,7 +17,7 @@ from nalb.planning.distribution import Distribution, Situation
 from nalb.planning.explanation import explain, explain_precisions
 from nalb.planning.granularity import FIRST_ALPHA_BYTES
 from nalb.planning.leaders import SitePlan
-from nalb.planning.levels import lan_load_bytes, uplink_load_bytes
+from nalb.planning.levels import both_ways, lan_load_bytes, uplink_load_bytes
 from nalb.planning.nodes import Capacities, Node, Pair, completion_s, links_s, server_indices
 from nalb.planning.precisions import ASKED, STEPS, PrecisionModel, Precisions, asked_for, cut_for
 from nalb.planning.shares import level_bounds_s
@@ -168,22 +168,25 @@ def _table(nodes: list[Node], layout: Layout, plan: Distribution, capacities: Ca
 
 
 def _site_table(plan: Distribution, by_site: SitePlan, layout: Layout, capacities: Capacities) -> list[str]:
-    """The lines of the sites' table: each site's uplink, the bytes that its machines own together, and the uplink's time."""
+    """The lines of the sites' table: each site's way to the others, the bytes that its machines own together, and the way's time.
+
+    The way's rates are those of the site's uplink, or of its machines' links together where these are slower.
+    """
     uplinks, sites = capacities.uplinks, by_site.sites
     assert uplinks is not None, "leaders come with uplinks"
     owned = plan.held_shares
-    loads = uplink_load_bytes(sites, owned, layout.model_bytes)
+    up, down = rates = both_ways(uplinks, capacities.rates)
+    times_s = uplink_load_bytes(sites, owned, layout.model_bytes) / rates.min(axis=0)
     lines = [
         f"{'site':<8}{'up Mbit/s':>11}{'down Mbit/s':>13}{'share bytes':>16}{'of model':>10}{'time s':>12}{'leads bytes':>24}"
     ]
     for site, members in enumerate(sites.members):
-        rates = f"{bytes_per_s_to_mbps(uplinks.up[site]):>11g}{bytes_per_s_to_mbps(uplinks.down[site]):>13g}"
+        both = f"{bytes_per_s_to_mbps(up[site]):>11g}{bytes_per_s_to_mbps(down[site]):>13g}"
         share = int(owned[list(members)].sum())
-        time_s = loads[site] / min(uplinks.up[site], uplinks.down[site])
         led = [by_site.led_bytes[node] for node in members]
         leads = f"{min(led)} to {max(led)}" if len(led) > 1 else "-"
         part = share / layout.model_bytes
-        lines.append(f"{sites.names[site]:<8}{rates}{share:>16}{part:>10.1%}{time_s:>12.4g}{leads:>24}")
+        lines.append(f"{sites.names[site]:<8}{both}{share:>16}{part:>10.1%}{times_s[site]:>12.4g}{leads:>24}")
     return lines
 
 

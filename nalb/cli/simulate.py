@@ -46,7 +46,7 @@ from nalb.tokens.policies import PARALLELS
 from nalb.tokens.shape import read_weights
 from nalb.tokens.stragglers import FORMS, Stragglers
 from nalb.units import mbps_to_bytes_per_s
-from netem.network_file import find_network, load_network
+from netem.network_file import carried_networks, find_network, load_network
 from netem.schedule import pair_caps_at
 
 SLICES_UP_TO = 16  # nodes up to which --by auto simulates slices; with more nodes slices take minutes
@@ -161,25 +161,30 @@ def main(args: argparse.Namespace) -> int:
                 "rounded_bound_s": rounded_bound_s,
             }
         rows = {
-            name: {"time_s": time_s, "over_bound": time_s / bound if bound else None, "times_s": times_s[name]}
+            name: {
+                "time_s": time_s,
+                "over_bound": time_s / rounded_bound_s if rounded_bound_s else None,
+                "times_s": times_s[name],
+            }
             for name, time_s in medians_s.items()  # null without a bound, since JSON has no NaN
         }
         print(json.dumps(told | {"schemes": rows}))
         return 0
-    title = f"{model_bytes / 1e6:.1f} MB, {len(nodes)} nodes, by {by}; lossless bound {bound:.4g} s"
+    of_bound = f"bound with {STEPS[0]}" if is_rounded else "bound"
+    title = f"{model_bytes / 1e6:.1f} MB, {len(nodes)} nodes, by {by}; lossless {of_bound} {bound:.4g} s"
     table = Table("scheme", "time s", "x bound", title=title)
     for name, time_s in medians_s.items():
-        table.add_row(name, f"{time_s:.4g}", f"{ratio(time_s, bound):.3f}")
+        table.add_row(name, f"{time_s:.4g}", f"{ratio(time_s, rounded_bound_s):.3f}")
     show_table(table)
     if is_rounded:
-        print(f"bound with these precisions {rounded_bound_s:.4g} s")
+        print(f"bound with these precisions {rounded_bound_s:.4g} s: x bound is against it")
         print("\n".join(explain_precisions(PrecisionModel(nodes, tensors, capacities), precisions)))
     if args.replay is None and any(scheme.routes_itself for scheme in schemes.values()):
         print(
             "--model-bytes is one tensor, which MXNet too cuts into equal parts: --replay shows how it spreads a model's own"
         )
     if capacities.uplinks is not None:
-        print(f"bound: {of_levels(*level_bounds_s(nodes, model_bytes, capacities))}")
+        print(f"{of_bound}: {of_levels(*level_bounds_s(nodes, model_bytes, capacities))}")
     return 0
 
 
@@ -298,6 +303,12 @@ def _simulate_run(args: argparse.Namespace, wire: MessageWeight) -> int:
     """Simulate a run's iterations and print the simulated and measured times of each scheme."""
     run_dir = Path(args.run)
     run = read_run(run_dir)
+    if args.network is None and run.network not in carried_networks():
+        if run.bound_s is None:
+            raise InputError(
+                f"{run_dir} ran on {run.network}, whose rates no file tells: give a run of an emulated network"
+            )
+        raise InputError(f"{run_dir} ran on {run.network}, which does not come with nalb: add --network FILE")
     network = load_network(find_network(args.network or run.network))
     if network.name != run.network:
         raise InputError(f"{run_dir} ran on {run.network}, not on {network.name}: give its own network file")

@@ -15,6 +15,7 @@ from nalb.errors import InputError
 from nalb.live.state import FAILED, LiveState
 from nalb.live.tail import RunTail
 from nalb.reporting.record import rate
+from nalb.reporting.step_costs import exposed_s
 
 PREFIX = "nalb_"
 
@@ -52,7 +53,7 @@ def metrics_of(state: LiveState, is_running: bool) -> Iterator[Metric]:
     yield counter(
         PREFIX + "plan_changes", "How often the planner gave another reason for its plan.", state.plan_changes
     )
-    yield gauge(PREFIX + "model_bytes", "Gradients of one iteration.", state.model_bytes)
+    yield gauge(PREFIX + "model_bytes", "Gradients of one iteration, as they travel.", state.model_bytes)
     carried = counter(PREFIX + "carried_bytes", "Bytes that each node had to carry, each way.", labels=["node"])
     for node, size_bytes in state.carried_bytes.items():
         carried.add_metric([node], size_bytes)
@@ -87,16 +88,16 @@ def _of_iteration(state: LiveState) -> Iterator[Metric]:
         PREFIX + "plan_shares", "Whether nalb routed the last iteration, 1, or MXNet, 0.", float(bool(event.shares))
     )
     for name, meaning, value in (
-        ("iteration_seconds", "Time of an iteration, median of the recent ones.", pace.iteration_s),
+        ("iteration_seconds", "Time of the last iteration.", step.iteration_s),
         (
             "exchange_seconds",
-            "The slowest worker's time from first push to last pull, of the last iteration.",
+            "The slowest worker's time from first push to last pull in the last iteration.",
             step.communication_s,
         ),
         (
             "exposed_seconds",
-            "The part of the exchange that computing does not hide, median of the recent ones.",
-            pace.exposed_s,
+            "The part of the last iteration's exchange that computing does not hide.",
+            exposed_s(step),
         ),
         ("least_exchange_seconds", "The least time of an exchange by what is known of the links.", state.least_s()),
         ("round_trip_seconds", "Round trip to the farthest node, without queues.", event.round_trip_s),
@@ -110,7 +111,9 @@ def _of_iteration(state: LiveState) -> Iterator[Metric]:
         if value is not None:
             yield GaugeMetricFamily(PREFIX + name, meaning, value)
     limits = GaugeMetricFamily(
-        PREFIX + "limit_seconds", "What each thing alone needs in an iteration.", labels=["kind", "where", "direction"]
+        PREFIX + "limit_seconds",
+        "What each thing alone needs in an iteration, median of the recent ones.",
+        labels=["kind", "where", "direction"],
     )
     for limit in pace.limits:
         limits.add_metric([limit.thing.kind.value, limit.thing.where, limit.thing.direction], limit.takes_s)

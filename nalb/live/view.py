@@ -9,6 +9,7 @@ from rich.text import Text
 from nalb.live.state import FAILED, LiveState
 from nalb.reporting.pace import Pace
 from nalb.reporting.record import rate
+from nalb.reporting.step_costs import exposed_s
 from nalb.reporting.table import seconds
 from nalb.units import bytes_per_s_to_mbps, duration
 
@@ -45,7 +46,7 @@ def _parts(state: LiveState, pace: Pace | None, iterations: int | None) -> list[
     parts = [f"{step.event.scheme}, iteration {state.iterations}{of}{speed}{again}"]
     took_s, least_s = step.communication_s, state.least_s()
     over = f", {took_s / least_s:.2f} x what the links allow" if least_s else ""
-    parts.append(f"exchange {seconds(took_s)} s{over}, exposed {seconds(pace.exposed_s)} s")
+    parts.append(f"exchange {seconds(took_s)} s{over}, exposed {seconds(exposed_s(step))} s")
     parts += [pace.sentence] if pace.sentence else []
     left_s = state.left_s(iterations)
     parts += [f"about {duration(left_s)} left"] if left_s is not None else []

@@ -111,7 +111,8 @@ def _site_lines(
             line += f", {crosses[site] / rate:.3f} s at {bytes_per_s_to_mbps(rate):g} Mbit/s"
         lines.append(line)
         for i in members:
-            sums = f"sums {by_site.led_bytes[i]} bytes for its site and {plan.shares_bytes[i]} for all"
+            for_site = f"{by_site.led_bytes[i]} bytes for its site and " if len(members) > 1 else ""
+            sums = f"sums {for_site}{plan.shares_bytes[i]} bytes for all"
             lines.append(f"  {nodes[i].name}: {sums}, sends {out[i]:.0f} and gets {into[i]:.0f}")
     return lines
 

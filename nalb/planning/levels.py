@@ -166,12 +166,17 @@ def _least_split(uplinks: Uplinks, rates: Floats, model_bytes: float, of_site: F
 
 
 def ways(uplinks: Uplinks, rates: Floats) -> Floats:
-    """The rate of each site's way to the others, bytes per second, shape (S,).
+    """The rate of the slower direction of each site's way to the others, bytes per second, shape (S,)."""
+    return np.asarray(both_ways(uplinks, rates).min(axis=0))
 
-    It is the least of its uplink's two directions and of the sums of its machines' rates out and in.
+
+def both_ways(uplinks: Uplinks, rates: Floats) -> Floats:
+    """The rates of each site's way to the others, out and in, bytes per second, shape (2, S).
+
+    Each is that of its uplink, or the sum of its machines' rates where that is less.
     """
     together = [uplinks.sites.totals(one) for one in rates]
-    return np.asarray(np.minimum.reduce([uplinks.up, uplinks.down, *together]))
+    return np.minimum([uplinks.up, uplinks.down], together)
 
 
 class _Lans:

@@ -55,6 +55,11 @@ class Pace:
     are_loads_known: bool  # False: the scheme's routing is not known, so that no link can be named
 
     @property
+    def plan_wait_s(self) -> float:
+        """How long even the worker that is ready last waits for its plan."""
+        return next((limit.takes_s for limit in self.limits if limit.thing.kind is LimitKind.PLANS), 0.0)
+
+    @property
     def sentence(self) -> str:
         """What sets the pace, for people; empty where nothing is known."""
         if not self.limits:
@@ -93,7 +98,7 @@ def pace_of(scheme: str, steps: Sequence[Step], shared: Iterable[SharedUplinkEve
     """What set the pace of these iterations, of which there must be one. shared: uplinks that were noticed."""
     last = steps[-1]
     found = _medians(steps, list({tuple(one.nodes): one for one in shared}.values()))
-    iteration_s = median(max(step.event.at_s - step.begin_s, step.communication_s) for step in steps)
+    iteration_s = median(step.iteration_s for step in steps)
     exchange_s = median(step.communication_s for step in steps)
     shown_s = median(map(exposed_s, steps))
     times = {thing: takes_s for thing, (takes_s, _) in found.items()}

@@ -56,6 +56,16 @@ class Step:
         """The slowest worker's communication time, as in run.json; 0 where no worker reported."""
         return max(self.event.communication_s.values(), default=0.0)
 
+    @property
+    def iteration_s(self) -> float:
+        """From the slowest worker's end of the iteration before to its end of this one, which no exchange exceeds."""
+        return max(self.event.at_s - self.begin_s, self.communication_s)
+
+    @property
+    def answers(self) -> str:
+        """The precision of all sums."""
+        return STEPS[0] if self.event.rounded is None else self.event.rounded.answers
+
     def saturated(self, direction: str, node: str) -> bool:
         """Whether the node's own link limited its transfer, so that the measured rate is the link's. direction: "up" or "down"."""
         load, configured = self.event.load_bytes.get(node), rate(self.event.configured, direction, node)

@@ -126,17 +126,20 @@ def _are_level(one: Need, other: Need) -> bool:
 
 
 def _computing(event: IterationEvent) -> dict[Thing, float]:
-    """How long each worker computes before or while it exchanges, where that is known."""
+    """How long each worker computes before or while it exchanges, where that is known.
+
+    Computing, the wait for the plan and the part of the exchange that computing does not hide follow each other and make up the
+    worker's iteration. What it computes while it waits counts as waiting: no event tells the two apart.
+    """
     found = {}
     for node, iteration_s in event.iteration_s.items():
         wait_s, finished_s = event.plan_wait_s.get(node, 0.0), event.finished_s.get(node)
         started_s, computed_s = event.started_s.get(node), event.computed_s.get(node)
         if computed_s is None or started_s is None or finished_s is None:
             takes_s = iteration_s - event.communication_s.get(node, 0.0) - wait_s
-        elif computed_s - started_s > LEVEL_PART * iteration_s:
-            takes_s = computed_s - (finished_s - iteration_s)
         else:
-            takes_s = started_s - (finished_s - iteration_s) - wait_s
+            ended_s = computed_s if computed_s - started_s > LEVEL_PART * iteration_s else started_s
+            takes_s = ended_s - (finished_s - iteration_s) - wait_s
         found[Thing(LimitKind.COMPUTING, node)] = max(0.0, takes_s)
     return found
 

@@ -3,6 +3,7 @@
 import math
 import shlex
 import statistics
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from nalb.errors import listed
@@ -27,7 +28,7 @@ class Row:
     communication_s: float
     least_s: float
     greatest_s: float
-    over_bound: float  # median of each iteration's time over the bound that held for it
+    over_bound: float  # median of each iteration's time over the bound that held for it, in the precisions that it had
     over_goodput_bound: float
     speed_up: float  # the first scheme's median communication time over this scheme's
     iteration_s: float
@@ -36,6 +37,7 @@ class Row:
     plan_wait_s: float
     link_error: float
     link_error_p95: float
+    answers: frozenset[str]  # the precisions of sums
 
     @property
     def overlaps(self) -> bool:
@@ -70,13 +72,17 @@ def summarise(record: Record) -> list[Row]:
                 plan_wait_s=result.median_s(result.plan_wait_s),
                 link_error=math.nan if error is None else error.median,
                 link_error_p95=math.nan if error is None else error.p95,
+                answers=frozenset(step.answers for step in record.steps.get(name, [])),
             )
         )
     return rows
 
 
 def verdicts(rows: list[Row]) -> list[str]:
-    """A sentence for each scheme that compares it with the first, and one that names the scheme nearest to the bound."""
+    """A sentence for each scheme that compares it with the first, and one that names the scheme nearest to the bound.
+
+    Where precisions differ, so do bounds, and nearness to them says nothing of speed.
+    """
     first = rows[0]
     sentences = []
     for row in rows[1:]:
@@ -93,7 +99,7 @@ def verdicts(rows: list[Row]) -> list[str]:
         spread = "no iteration of the one is within the range of the other" if apart else "their ranges overlap"
         sentences.append(f"{row.scheme} {what} (medians; {spread}).")
     bounded = [row for row in rows if not math.isnan(row.over_bound)]
-    if bounded:
+    if len({row.answers for row in bounded}) == 1:
         best = min(bounded, key=lambda row: row.over_bound)
         tied = [row.scheme for row in bounded if row.over_bound <= (1 + SAME_PART) * best.over_bound]
         who = f"is {tied[0]}" if len(tied) == 1 else f"are {listed(tied)}, all about as near"
@@ -104,7 +110,7 @@ def verdicts(rows: list[Row]) -> list[str]:
     return sentences
 
 
-def notes(rows: list[Row]) -> list[str]:
+def notes(rows: list[Row], paces: Sequence[Pace]) -> list[str]:
     """Sentences on numbers of the table that look wrong, and are not."""
     sentences = []
     if overlapping := [row.scheme for row in rows if row.overlaps]:
@@ -112,6 +118,12 @@ def notes(rows: list[Row]) -> list[str]:
             f"* {listed(overlapping)}: an iteration takes less than its exchange, since a worker that has all its sums goes on, and"
             " pushes of the next iteration while a slower worker still waits for sums of this one."
         )
+    sentences += [
+        f"{pace.scheme}: workers wait {pace.plan_wait_s:.3g} s of an iteration's {pace.iteration_s:.3g} s for plans, which the time"
+        " of its exchange does not count."
+        for pace in paces
+        if pace.plan_wait_s > SAME_PART * pace.iteration_s
+    ]
     sentences += [
         f"The estimates of {row.scheme} miss the rates of half the links that its plans filled by {row.link_error:.0%} or more:"
         " the network changed faster than it was measured, or another thing than these links held the messages up."
@@ -159,25 +171,55 @@ def headline(record: Record, rows: list[Row], paces: list[Pace]) -> str:
 
 @dataclass(frozen=True)
 class NodeRow:
-    """One node's row in the table of the network. Rates in Mbit/s as text: what is known of them."""
+    """A row in the table of the network: a node's, or that of an uplink. Rates in Mbit/s as text: what is known of them."""
 
-    node: str
+    node: str  # or the uplink, as people call it
     configured: str  # up / down, at the first iteration
     measured: str  # up / down, for data, at the last iteration
-    share: str  # the part of the model that its server summed in the last iteration
+    share: (
+        str  # the part of the model that its server summed in the last iteration; of an uplink: its machines' servers
+    )
 
 
 def network_rows(timeline: Timeline) -> list[NodeRow]:
-    """The nodes' rows. A measured rate without proof is a lower bound, and says so."""
+    """The rows of the nodes, and then of sites' uplinks. A measured rate without proof is a lower bound, and says so."""
     steps = timeline.ordered()
     configured = next((step.event.configured for step in steps if step.event.configured is not None), None)
     measured = next((step.event for step in reversed(steps) if _is_known(step.event.estimate)), None)
     planned = next((step for step in reversed(steps) if step.event.shares), None)
     estimate, least = (None, None) if measured is None else (measured.estimate, measured.least)
-    return [
-        NodeRow(node, _both(configured, None, node), _both(estimate, least, node), _share(planned, node))
+    of_nodes = [
+        NodeRow(node, _both(configured, None, node), _both(estimate, least, node), _share(planned, [node]))
         for node in timeline.nodes
     ]
+    return of_nodes + _uplink_rows(steps, planned)
+
+
+def _uplink_rows(steps: Sequence[Step], planned: Step | None) -> list[NodeRow]:
+    """The rows of uplinks that several machines share, or that the network file declares."""
+    declared = next((one for step in steps if (one := step.event.configured) is not None and one.uplinks), None)
+    measured = next(
+        (step.event for step in reversed(steps) if step.event.estimate and step.event.estimate.uplinks), None
+    )
+    site_of = next((step.ready.sites for step in steps if step.ready and step.ready.sites), None)
+    site_of = site_of or ({} if declared is None else declared.site_of)
+    told = (declared, None, None) if measured is None else (declared, measured.estimate, measured.least)
+    configured, estimate, least = map(_of_uplinks, told)
+    rows = []
+    for site in dict.fromkeys(site_of.values()):
+        members = [node for node, of in site_of.items() if of == site]
+        if len(members) > 1 or rate(configured, "up", site) is not None:
+            rates = _both(configured, None, site), _both(estimate, least, site)
+            rows.append(NodeRow(f"uplink of {site}", *rates, _share(planned, members)))
+    return rows
+
+
+def _of_uplinks(rates: Rates | None) -> Rates | None:
+    """The uplinks' rates, by site in place of node."""
+    if rates is None:
+        return None
+    up, down = ({site: pair[column] for site, pair in rates.uplinks.items()} for column in (0, 1))
+    return Rates(up=up, down=down)
 
 
 def _is_known(rates: Rates | None) -> bool:
@@ -195,18 +237,19 @@ def _both(rates: Rates | None, least: Rates | None, node: str) -> str:
     return " / ".join(shown)
 
 
-def _share(step: Step | None, node: str) -> str:
+def _share(step: Step | None, nodes: Iterable[str]) -> str:
     if step is None:
         return "-"
     whole = sum(value or 0.0 for value in step.event.shares.values())
-    return f"{(step.event.shares.get(node) or 0.0) / whole:.1%}" if whole else "-"
+    return f"{sum(step.event.shares.get(node) or 0.0 for node in nodes) / whole:.1%}" if whole else "-"
 
 
 def data_rates_note() -> str:
     """The sentence below the table of the network."""
     return (
         f"Mbit/s, up / down. Measured rates are of data, so at most {GOODPUT_PART:.1%} of a configured one. ≥ is a lower bound: the"
-        " link was never full, so it may be faster. The share is what the node's server summed in the last planned iteration."
+        " link was never full, so it may be faster. The share is what the node's server summed in the last planned iteration; of an"
+        " uplink, what the servers of its site's machines summed."
     )
 
 

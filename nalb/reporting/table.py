@@ -101,7 +101,7 @@ def _table(record: Record, rows: list[Row], headings: Sequence[str]) -> Table:
     for heading in headings:
         is_name = heading == "scheme"
         table.add_column(heading, justify="left" if is_name else "right", overflow="fold", no_wrap=is_name)
-    table.caption = escape("\n".join(notes(rows))) or None
+    table.caption = escape("\n".join(notes(rows, paces(record)))) or None
     table.caption_justify = "left"
     return table
 

@@ -1,4 +1,5 @@
 import json
+import re
 
 import pytest
 
@@ -157,6 +158,21 @@ def test_a_network_of_sites_is_planned_on_both_levels(capsys):
     flat = json.loads(plan(capsys, "--network", "geo2x3", "--replay", "mobilenet", "--scheme", "average", "--json"))
     assert flat["bound_s"] > 3 * told["bound_s"]
     assert "leads" not in flat
+
+
+def test_a_machine_that_is_alone_in_its_site_has_its_own_link_for_an_uplink(capsys, tmp_path):
+    nodes = "".join(f"[[nodes]]\nname = '{name}'\nsite = 'hill'\n" for name in ("a1", "a2"))
+    alone = "".join(f"[[nodes]]\nname = '{name}'\nup_mbps = 50\ndown_mbps = 90\n" for name in ("b", "c"))
+    site = "[[sites]]\nname = 'hill'\nup_mbps = 40\ndown_mbps = 60\n"
+    (tmp_path / "net.toml").write_text(f"name = 'x'\n[defaults]\nup_mbps = 200\ndown_mbps = 200\n{site}{nodes}{alone}")
+    text = plan(capsys, "--network", str(tmp_path / "net.toml"), "--model-bytes", "12e6", "--explain")
+    table, explained = text.split("bound: uplinks ")
+    rows = {row[0]: row[1:] for line in table.splitlines() if (row := line.split())}
+    assert rows["b"][:2] == ["50", "90"]
+    assert float(rows["b"][4]) == pytest.approx(float(explained.split()[0]), rel=0.01)
+    assert rows["hill"][:2] == ["40", "60"]
+    assert re.search(r"  b: sums \d+ bytes for all, sends", text)
+    assert re.search(r"  a1: sums \d+ bytes for its site and \d+ bytes for all, sends", text)
 
 
 def test_a_network_file_says_its_caps_itself(capsys):

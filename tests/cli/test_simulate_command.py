@@ -75,6 +75,16 @@ def test_a_run_of_schemes_that_are_not_simulated_is_refused(capsys, tmp_path):
     assert "no iteration to simulate" in complaint(capsys, "--run", tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("network", "bound_s", "what"),
+    [("own5", 1.0, "ran on own5, which does not come with nalb: add --network FILE"), ("hosts", None, "no file tells")],
+)
+def test_a_run_whose_network_is_not_carried_says_so(capsys, tmp_path, network, bound_s, what):
+    result = {"exact": SchemeResult([4.0], [4.0], 1.0, [0.0], None)}
+    write_run(tmp_path, RunFile(network, "replay mobilenet", 3, LAYOUT.model_bytes, bound_s, result))
+    assert what in complaint(capsys, "--run", tmp_path)
+
+
 def test_no_bound_is_no_number(capsys):
     words = ("--random", "1:20-220:1", "--model-bytes", "4e6", "--schemes", "exact")
     assert told(capsys, *words)["schemes"]["exact"]["over_bound"] is None
@@ -166,6 +176,8 @@ def test_fewer_bytes_are_simulated(capsys, by):
     assert chosen["answers"] == "int8"
     assert len(set(chosen["pushes"])) > 1
     assert chosen["bound_s"] == whole["bound_s"] > chosen["rounded_bound_s"]
+    exact = chosen["schemes"]["exact"]
+    assert exact["over_bound"] == pytest.approx(exact["time_s"] / chosen["rounded_bound_s"])  # its own bytes
 
 
 def test_auto_needs_no_estimator(capsys):

@@ -1,8 +1,10 @@
 """The screen and the line, as text."""
 
 import io
+from importlib.util import find_spec
 
 import pytest
+from msgspec import structs
 from rich.console import Console
 
 from nalb.events import AbortEvent, ReadyEvent
@@ -33,6 +35,20 @@ def test_a_running_job():
     rows = [row.split() for row in shown.splitlines()]
     assert ["n0", "72", "72", "25.0%", "2.000", "2.000"] in rows
     assert "twice as fast" in shown
+
+
+def test_an_exchange_and_what_shows_of_it_are_of_one_iteration():
+    state = LiveState()
+    slow, fast = (step(place, exchange_s=took_s).event for place, took_s in enumerate((8.0, 2.0)))
+    state.take_all([READY, slow, structs.replace(slow, iteration=1, at_s=130.0), structs.replace(fast, at_s=132.0)])
+    assert state.pace().exposed_s > 4
+    assert "exchange 2.000 s, exposed 1.990 s" in line(state)
+    if find_spec("prometheus_client") is not None:
+        from nalb.live.metrics import metrics_of
+
+        told = {one.name: one.value for metric in metrics_of(state, True) for one in metric.samples}
+        names = [f"nalb_{what}_seconds" for what in ("iteration", "exchange", "exposed")]
+        assert [told[name] for name in names] == pytest.approx([2.0, 2.0, 1.99])
 
 
 def test_a_rate_without_proof_is_shown_as_its_lower_bound():

@@ -121,6 +121,8 @@ def test_verdicts_say_which_way_it_went(tmp_path):
     assert last.endswith(f" and {rows[2].over_goodput_bound:.2f} times the goodput bound.")
     unknown = replace(rows[0], over_goodput_bound=float("nan"))
     assert "goodput" not in verdicts([unknown])[-1]
+    rounded = replace(rows[1], answers=frozenset({"int8"}))
+    assert not any("Nearest" in sentence for sentence in verdicts([rows[0], rounded]))  # bounds differ
     slower = replace(rows[0], speed_up=0.5)
     assert verdicts([rows[1], slower])[0].startswith("stock is slower than average: it takes 2.00 times as long")
     same = replace(rows[0], scheme="other", speed_up=1.01)

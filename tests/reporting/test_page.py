@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from msgspec import structs
 
 from nalb.cli.main import run
 from nalb.events import BatchEvent, LayoutEvent, encode_line
@@ -10,7 +11,7 @@ from nalb.reporting.about_file import write_about
 from nalb.reporting.batching_file import BatchingFile, BatchingResult, write_batchings
 from nalb.reporting.page import pages_of, run_dirs
 from tests.live.test_state import READY, iterations
-from tests.reporting.paced import NODES
+from tests.reporting.paced import MB, NODES, rates, step
 from tests.reporting.runs import write_fake_run
 
 
@@ -72,6 +73,30 @@ def test_iterations_that_overlap_are_marked_where_they_stand(tmp_path):
     assert page.count(" *</td>") == 1
     assert "* stock: an iteration takes less than its exchange" in page
     assert "The estimates of exact miss" in page
+
+
+@pytest.mark.parametrize(("wait_s", "is_noted"), [(0.02, False), (1.5, True)])
+def test_waits_for_plans_are_told_where_they_lengthen_iterations(tmp_path, wait_s, is_noted):
+    write(tmp_path, READY, *(structs.replace(one, plan_wait_s=dict.fromkeys(NODES, wait_s)) for one in iterations(6)))
+    assert run(["report", str(tmp_path)]) == 0
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert ("average: workers wait 1.5 s of an iteration&#39;s 2 s for plans" in page) == is_noted
+
+
+def test_uplinks_have_rows_of_their_own(tmp_path):
+    sites = {"n0": "hill", "n1": "hill", "n2": "dale", "n3": "n3"}
+    estimate = rates([50] * 4, uplinks={"hill": (4 * MB, 8 * MB), "dale": (6 * MB, 6 * MB), "n3": (9 * MB, 9 * MB)})
+    least = rates([50] * 4, uplinks={"hill": (4 * MB, 2 * MB), "dale": (6 * MB, 6 * MB), "n3": (9 * MB, 9 * MB)})
+    configured = rates([50] * 4, uplinks={"hill": (5 * MB, 10 * MB), "dale": (7 * MB, 7 * MB), "n3": (None, None)})
+    by_sites = step(sites=sites, estimate=estimate, least=least, configured=configured)
+    one_level = step(configured=rates([50] * 4, uplinks=configured.uplinks, site_of=sites))
+    for one, measured in ((by_sites, "32 / ≥ 16"), (one_level, "- / -")):
+        write(tmp_path, one.ready, one.event)
+        assert run(["report", "--force", str(tmp_path)]) == 0
+        page = (tmp_path / "report.html").read_text(encoding="utf-8")
+        assert f"<td>uplink of hill</td><td>40 / 80</td><td>{measured}</td><td>50.0%</td>" in page
+        assert "<td>uplink of dale</td><td>56 / 56</td>" in page
+        assert "uplink of n3" not in page
 
 
 def test_batches_have_a_page(tmp_path, capsys):

@@ -120,12 +120,15 @@ def test_workers_compute_and_wait():
     assert found[Thing(LimitKind.DELAY)][0] == pytest.approx(0.3)
 
 
-def test_computing_that_goes_on_while_gradients_travel_hides_them():
+@pytest.mark.parametrize("wait_s", [0.0, 0.01, 1.5])
+def test_computing_that_goes_on_while_gradients_travel_hides_them(wait_s):
     one = step()
-    late = dict.fromkeys(NODES, one.event.finished_s["n0"] - 0.25)
-    one = replace(one, event=structs.replace(one.event, computed_s=late))
+    waits, late = dict.fromkeys(NODES, wait_s), dict.fromkeys(NODES, one.event.finished_s["n0"] - 0.25)
+    one = replace(one, event=structs.replace(one.event, plan_wait_s=waits, computed_s=late))
     assert exposed_s(one) == pytest.approx(0.25)
-    assert needs(one)[Thing(LimitKind.COMPUTING, "n0")][0] == pytest.approx(1.75)
+    found = needs(one)
+    assert found[Thing(LimitKind.COMPUTING, "n0")][0] == pytest.approx(1.75 - wait_s)
+    assert found.get(Thing(LimitKind.PLANS), (0.0,))[0] == wait_s  # with both and what shows, all 2 s once
     unknown = replace(one, event=structs.replace(one.event, computed_s={}))
     assert exposed_s(unknown) == unknown.communication_s == 2.0
 
