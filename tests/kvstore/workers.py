@@ -263,6 +263,12 @@ def faults():
         (lambda: store.pushpull(["x", "y", "x"], [nd.ones(1)] * 3), "twice in one call: x: give each once"),
         (lambda: store.pushpull(["x", "y"], [nd.ones(1)]), "2 keys, 1 values"),
         (lambda: store.pushpull([], []), "at least one key"),
+        (lambda: store.pushpull(2.5, nd.ones(1)), "key 2.5 is of type float: give an integer or a string"),
+        (lambda: store.pushpull(b"x", nd.ones(1)), "is of type bytes"),
+        (lambda: store.pushpull(["x", None], [nd.ones(1)] * 2), "key None is of type NoneType"),
+        (lambda: store.add_up_once(2.5, nd.ones(1)), "key 2.5 is of type float"),
+        (lambda: store.pushpull("e", []), "key 'e' has no array: give one, or one per device"),
+        (lambda: store.broadcast("e", nd.ones(1), []), "key 'e' has no array"),
         (lambda: store.pushpull("n", np.ones(3)), "NDArray"),
         (lambda: store.set_gradient_compression({"type": "2bit"}), "compression"),
         (lambda: store.set_optimizer(mx.optimizer.SGD()), "worker"),
@@ -293,9 +299,10 @@ def faults():
         refused(call, text)
     assert not {name for name in vars(mx.kvstore.KVStore) if not name.startswith("__")} - {*dir(store)}
     assert not hasattr(store, "handle")
-    array = nd.ones((4,))
-    store.pushpull("known", array)
-    assert (array.asnumpy() == COUNT).all()
+    for key in ("known", 33, np.int64(33), np.uint8(33)):
+        array = nd.ones((4,))
+        store.pushpull(key if RANK else [key], array if RANK else [array])
+        assert (array.asnumpy() == COUNT).all()
 
 
 def embedding(**options):
