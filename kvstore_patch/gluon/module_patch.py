@@ -2,14 +2,18 @@
 
 All workers get rank 0's parameters, and one call sums all gradients, so that small tensors share slices. Automatic layer names may
 differ between workers. So keys are numbered in the order in which parameters come, as MXNet's own stores number them.
+On a worker, the optimizer's states are numbered by their parameters' names. MXNet numbers them by the parameters' places in a
+bucket: in a BucketingModule whose buckets differ in their layers, a parameter would get another one's momentum.
 """
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 
 import mxnet as mx
 from mxnet.kvstore.base import KVStoreBase
 from mxnet.ndarray import NDArray
+from mxnet.optimizer import Updater
 
 from kvstore_patch.store.kvstore import NALB
 
@@ -37,7 +41,7 @@ def install() -> None:
     def update_params(
         param_arrays: list[list[NDArray]],
         grad_arrays: list[list[NDArray]],
-        updater: Callable[..., None],
+        updater: Updater,
         num_device: int,
         kvstore: KVStoreBase | None = None,
         param_names: Sequence[str] = (),
@@ -50,8 +54,30 @@ def install() -> None:
             }
             if pushed:
                 kvstore.add_up_gradients([*pushed], [*pushed.values()])
-            kvstore = None
-        update(param_arrays, grad_arrays, updater, num_device, kvstore, param_names)
+            numbers = _numbers(updater.optimizer.idx2name, param_names, num_device)
+
+            def update_by_name(places: Sequence[int], grads: Sequence[NDArray], weights: Sequence[NDArray]) -> None:
+                updater([numbers[place] for place in places], grads, weights)
+
+            update(param_arrays, grad_arrays, update_by_name, num_device)
+        else:
+            update(param_arrays, grad_arrays, updater, num_device, kvstore, param_names)
 
     mx.model._initialize_kvstore = mx.module.module._initialize_kvstore = initialize_kvstore
     mx.model._update_params = mx.module.module._update_params = update_params
+
+
+def _numbers(name_of: dict[int, str], names: Sequence[str], num_device: int) -> list[int]:
+    """The optimizer's number for each parameter on each device; the devices of one parameter follow each other.
+
+    name_of: the optimizer's names of its numbers. Names that it lacks get new numbers in it: two Modules may share an optimizer.
+    """
+    numbers: defaultdict[str, list[int]] = defaultdict(list)
+    for number, name in name_of.items():
+        numbers[name].append(number)
+    for name in names:
+        while len(numbers[name]) < num_device:
+            number = max(name_of, default=-1) + 1
+            name_of[number] = name
+            numbers[name].append(number)
+    return [number for name in names for number in numbers[name][:num_device]]

@@ -8,7 +8,8 @@ Choice not taken: slices that span calls. A call's result must be queued when th
 import os
 import socket
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from numbers import Integral
 from typing import NoReturn
 
 import mxnet as mx
@@ -94,7 +95,7 @@ class NALB(KVStoreBase):
 
     def add_up_once(self, key: Key, array: NDArray) -> None:
         """Sum `array` over all workers in place, by a call that belongs to no iteration. Make the same call on every worker."""
-        self.exchange.add_up_once(key, array)
+        self.exchange.add_up_once(_as_key(key), array)
         self._recorder.break_off()
 
     def at_close(self, before: Callable[[], None], after: Callable[[], None]) -> None:
@@ -185,10 +186,10 @@ def _as_lists(
     key: Key | Sequence[Key], value: object, out: object
 ) -> tuple[list[Key], list[list[NDArray]], list[list[NDArray]]]:
     """(keys, values, outs) as lists; values and outs hold per key the arrays of its devices. Raises StoreError."""
-    if isinstance(key, int | str):
-        keys, values, outs = [key], [value], [value if out is None else out]
+    if isinstance(key, str | bytes) or not isinstance(key, Iterable):
+        keys, values, outs = [_as_key(key)], [value], [value if out is None else out]
     else:
-        keys = list(key)
+        keys = [_as_key(one) for one in key]
         values = list(value)  # type: ignore[call-overload]
         outs = values if out is None else list(out)  # type: ignore[call-overload]
     if not keys:
@@ -199,8 +200,20 @@ def _as_lists(
         raise StoreError(
             f"{len(keys)} keys, {len(values)} values and {len(outs)} outs in one call: give one of each per key"
         )
-    return keys, [_as_list(v) for v in values], [_as_list(o) for o in outs]
+    return keys, [*map(_as_list, keys, values)], [*map(_as_list, keys, outs)]
 
 
-def _as_list(arrays: object) -> list[NDArray]:
-    return list(arrays) if isinstance(arrays, list | tuple) else [arrays]  # type: ignore[list-item]
+def _as_key(key: object) -> Key:
+    if isinstance(key, str):
+        return key
+    if isinstance(key, Integral):
+        return int(key)
+    raise StoreError(f"key {key!r} is of type {type(key).__name__}: give an integer or a string")
+
+
+def _as_list(key: Key, arrays: object) -> list[NDArray]:
+    if not isinstance(arrays, list | tuple):
+        return [arrays]  # type: ignore[list-item]
+    if not arrays:
+        raise StoreError(f"key {key!r} has no array: give one, or one per device")
+    return list(arrays)

@@ -263,6 +263,12 @@ def faults():
         (lambda: store.pushpull(["x", "y", "x"], [nd.ones(1)] * 3), "twice in one call: x: give each once"),
         (lambda: store.pushpull(["x", "y"], [nd.ones(1)]), "2 keys, 1 values"),
         (lambda: store.pushpull([], []), "at least one key"),
+        (lambda: store.pushpull(2.5, nd.ones(1)), "key 2.5 is of type float: give an integer or a string"),
+        (lambda: store.pushpull(b"x", nd.ones(1)), "is of type bytes"),
+        (lambda: store.pushpull(["x", None], [nd.ones(1)] * 2), "key None is of type NoneType"),
+        (lambda: store.add_up_once(2.5, nd.ones(1)), "key 2.5 is of type float"),
+        (lambda: store.pushpull("e", []), "key 'e' has no array: give one, or one per device"),
+        (lambda: store.broadcast("e", nd.ones(1), []), "key 'e' has no array"),
         (lambda: store.pushpull("n", np.ones(3)), "NDArray"),
         (lambda: store.set_gradient_compression({"type": "2bit"}), "compression"),
         (lambda: store.set_optimizer(mx.optimizer.SGD()), "worker"),
@@ -293,9 +299,10 @@ def faults():
         refused(call, text)
     assert not {name for name in vars(mx.kvstore.KVStore) if not name.startswith("__")} - {*dir(store)}
     assert not hasattr(store, "handle")
-    array = nd.ones((4,))
-    store.pushpull("known", array)
-    assert (array.asnumpy() == COUNT).all()
+    for key in ("known", 33, np.int64(33), np.uint8(33)):
+        array = nd.ones((4,))
+        store.pushpull(key if RANK else [key], array if RANK else [array])
+        assert (array.asnumpy() == COUNT).all()
 
 
 def embedding(**options):
@@ -631,6 +638,70 @@ def symbolic():
     ours, alone = fitted([RANK], "nalb", RANK), fitted(range(COUNT), None, 0)
     for name, weights in alone.items():
         np.testing.assert_allclose(ours[name].asnumpy(), weights.asnumpy(), rtol=1e-4, atol=1e-6)
+
+
+LAYERS = 4
+
+
+def layers(count=LAYERS):
+    """(net, data, labels) of so many layers of one shape, as a BucketingModule asks for them; the last one learns slowly."""
+    data = mx.sym.Variable("data")
+    for place in range(count - 1):
+        data = mx.sym.Activation(mx.sym.FullyConnected(data, num_hidden=4, name=f"layer{place}"), act_type="tanh")
+    weight = mx.sym.Variable("last_weight", lr_mult=0.2)
+    last = mx.sym.FullyConnected(data, weight, num_hidden=4, name="last")
+    return mx.sym.SoftmaxOutput(last, name="softmax"), ["data"], ["softmax_label"]
+
+
+def ready(module, ranks, kvstore, seed, parameters=None):
+    """The module, with parameters of this seed or these, and with an optimizer, for the samples of these workers."""
+    mx.random.seed(seed)
+    size = 8 * len(ranks)
+    module.bind([("data", (size, 4))], [("softmax_label", (size,))])
+    module.init_params(mx.init.Xavier(), parameters)
+    optimizer = {"learning_rate": 0.5, "momentum": 0.9}
+    module.init_optimizer(kvstore=kvstore, optimizer="sgd", optimizer_params=optimizer)
+    return module
+
+
+def step_in_buckets(module, ranks, counts):
+    """For each count of layers, one step in its bucket on the samples of these workers."""
+    for step, count in enumerate(counts):
+        data = nd.array(np.concatenate([values((8, 4), step)[rank] for rank in ranks]))
+        shapes = {"provide_data": [("data", data.shape)], "provide_label": [("softmax_label", data.shape[:1])]}
+        module.forward_backward(mx.io.DataBatch([data], [data.argmax(axis=1)], bucket_key=count, **shapes))
+        module.update()
+
+
+def same_parameters(ours, theirs):
+    ours, theirs = ours.get_params()[0], theirs.get_params()[0]
+    for name, weights in theirs.items():
+        np.testing.assert_allclose(ours[name].asnumpy(), weights.asnumpy(), rtol=1e-4, atol=1e-6, err_msg=name)
+
+
+def buckets():
+    """Buckets of different layers: the same as one process, whose store updates by name."""
+    for devices in (1, 2):
+        contexts = [mx.cpu(device) for device in range(devices)]
+        ours = ready(mx.mod.BucketingModule(layers, LAYERS, context=contexts), [RANK], "nalb", RANK)
+        alone = ready(mx.mod.BucketingModule(layers, LAYERS), range(COUNT), mx.kv.create("local"), 0)
+        counts = [4, 1, 2, 4, 3, 1, 4]
+        step_in_buckets(ours, [RANK], counts)
+        step_in_buckets(alone, range(COUNT), counts)
+        same_parameters(ours, alone)
+
+
+def module_states():
+    """Optimizer states that a Module saves in a job serve a Module without one."""
+    file = f"{sys.argv[2]}/{RANK}.states"
+    ours = ready(mx.mod.Module(layers()[0]), [RANK], "nalb", RANK)
+    step_in_buckets(ours, [RANK], [LAYERS] * 2)
+    ours.save_optimizer_states(file)
+    alone = ready(mx.mod.Module(layers()[0]), range(COUNT), None, 0, ours.get_params()[0])
+    alone.load_optimizer_states(file)
+    step_in_buckets(ours, [RANK], [LAYERS] * 2)
+    step_in_buckets(alone, range(COUNT), [LAYERS] * 2)
+    same_parameters(ours, alone)
 
 
 def perceptron():

@@ -3,6 +3,7 @@ from collections.abc import Callable, Sequence
 from .ndarray import NDArray
 
 class Optimizer:
+    idx2name: dict[int, str]
     num_update: int
     lr: float
     rescale_grad: float
