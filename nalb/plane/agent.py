@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple, NoReturn
 
 import zmq
@@ -188,9 +189,9 @@ class Agent:
         exchange = AgentExchange(links, ranks, lambda *sums: tell(orders.Summed(*sums)), self._settings.verify_sums)
         precision = self._settings.precision
         self._iterations = RankIterations(client, exchange, self._segments, tell, self._say_goodbye, precision)
-        self._watch(links.server, lambda: links.read_pushes(exchange))
+        self._watch(links.server, partial(links.read_pushes, exchange))
         for rank, peer in links.peers.items():
-            self._watch(peer.socket, links.reader_of_answers(rank, exchange))
+            self._watch(peer.socket, partial(links.read_answers, rank, exchange))
         tell(orders.AllJoined())
 
     # ---- what comes from the control plane and from the training process
