@@ -1,13 +1,11 @@
 """The agent of a training process, as that process sees it: a child, and a socket to it whose packets are orders (orders.py)."""
 
-import math
 import os
 import select
 import socket
 import subprocess
 from collections.abc import Callable
 from contextlib import suppress
-from time import monotonic
 
 import psutil
 
@@ -51,16 +49,13 @@ class AgentProcess:
         else:
             socket.send_fds(self._socket, [packet], [descriptor])
 
-    def receive(self, look: Callable[[], object] = bool, limit_s: float = math.inf) -> o.FromAgent | None:
-        """Wait for the next order; None: there will be no other one. Raises TimeoutError after `limit_s`.
+    def receive(self, look: Callable[[], object]) -> o.FromAgent | None:
+        """Wait for the next order; None: there will be no other one.
 
         look: called each CHECK_S while nothing comes. An agent that has been stopped for `silence_s` is killed.
         """
-        end_s = monotonic() + limit_s
         self._stopped_s = 0.0
         while not self._poller.poll(1000 * CHECK_S):
-            if monotonic() > end_s:
-                raise TimeoutError
             with suppress(
                 OSError, psutil.Error, NotImplementedError
             ):  # no descriptor is left, the agent has just ended, old kernel
@@ -98,9 +93,9 @@ class AgentProcess:
         return "has closed its socket"
 
     def kill(self) -> None:
-        """End it where it has no part in a job yet."""
+        """End it where it has no part in a job yet; whoever receives hears no more."""
         self._child.kill()
-        self.close()
+        self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Wait until it has ended, and close the socket."""

@@ -128,6 +128,7 @@ class Front:
         self.waited_s = 0.0  # in `place`
         self._in_order = threading.RLock()  # one call at a time: the order of calls is alike on all ranks
         self._news = threading.Condition()  # guards what follows
+        self.listening = o.Listening("")  # where the agent does; no address before it has said so
         self._error: JobFailed | None = None
         self._looked_s = -math.inf
         self._is_leaving = self._has_joined = self._is_finished = False
@@ -147,27 +148,16 @@ class Front:
         self._tensors: list[tuple[int, np.dtype[Any]]] = []
         self._segment: OwnSegment | None = None
         self._reader = threading.Thread(target=self._read, name="nalb-sums", daemon=True)
+        self._reader.start()
         try:
-            self.listening = self._hear_first(startup_s)
+            self._send(start)
+            if not self._wait(lambda: self.listening.address, startup_s):
+                raise self._lost(f"has not started within {startup_s:g} s")
         except BaseException:
             self.agent.kill()
+            self._reader.join()
+            self.agent.close()
             raise
-        self._reader.start()
-
-    def _hear_first(self, startup_s: float) -> o.Listening:
-        try:
-            self.agent.send(self._start)
-            order = self.agent.receive(limit_s=startup_s)
-        except TimeoutError:
-            raise self._lost(f"has not started within {startup_s:g} s") from None
-        except BrokenPipeError:
-            order = None
-        if order is None:
-            raise self._lost(self.agent.how_it_ended())
-        if isinstance(order, o.Ended):
-            raise JobFailed(order.failure)
-        assert isinstance(order, o.Listening)
-        return order
 
     def join(self, addresses: list[str], coordinator: str) -> None:
         """Join the job; all ranks' agents are at these addresses. Raises JobFailed."""
@@ -344,7 +334,8 @@ class Front:
         except Exception as problem:
             error = self._lost(f"cannot be understood: {one_line(problem)}")
         self._end(error)
-        if self.ends_script and not self._is_leaving:
+        has_begun = bool(self.listening.address)  # else the constructor raises the error
+        if self.ends_script and has_begun and not self._is_leaving:
             threading.Thread(target=self._end_script, name="nalb-grace", daemon=True).start()
 
     def _look_elsewhere(self) -> None:
@@ -382,7 +373,9 @@ class Front:
             self._end(JobFailed(order.failure))
             return
         with self._news:
-            if isinstance(order, o.AllJoined):
+            if isinstance(order, o.Listening):
+                self.listening = order
+            elif isinstance(order, o.AllJoined):
                 self._has_joined = True
             elif isinstance(order, CallAgreed):
                 self._agreed = order.number
@@ -428,12 +421,14 @@ class Front:
 
     # ---- telling and waiting
 
-    def _wait(self, is_so: Callable[[], object]) -> None:
+    def _wait(self, is_so: Callable[[], object], limit_s: float | None = None) -> bool:
+        """Wait until it is so; whether it is, within the limit. Raises JobFailed."""
         with self._news:
-            self._news.wait_for(lambda: self._error is not None or is_so())
+            is_met = self._news.wait_for(lambda: self._error is not None or bool(is_so()), limit_s)
             if self._error is not None:
                 self._has_heard = True
                 raise self._error
+            return is_met
 
     def _send(self, order: o.FromTraining, descriptor: int | None = None) -> None:
         """Raises JobFailed where the agent has ended: its last words say why."""
