@@ -86,13 +86,15 @@ class PlaneSum:
     def __init__(self, front: "Front", tensor: int, memory: npt.NDArray[Any]):
         self._front, self._tensor = front, tensor
         self.memory = memory  # of this rank's summand, and then of the sum
-        self.summed: Callable[[int], object] = bool
-        self.ended: Callable[[Exception | None], object] = bool
+        self.told = 0  # elements that `summed` was called with
+        self.summed: Callable[[int, int], object]  # of `begin`
+        self.ended: Callable[[Exception | None], object]
 
-    def begin(self, summed: Callable[[int], object], ended: Callable[[Exception | None], object]) -> None:
-        """Begin the sum. A thread of the front's calls `summed` with how much of it is in memory, and at last `ended`.
+    def begin(self, summed: Callable[[int, int], object], ended: Callable[[Exception | None], object]) -> None:
+        """Begin the sum. A thread of the front's calls `summed` with each part that is in memory, and at last `ended`.
 
-        ended: called with the error because of which the sum does not come, or None. Neither may wait for anything.
+        summed: called with (start, stop), one part after the other. ended: called with the error because of which the sum does not
+        come, or None. Neither may wait for anything.
         """
         self.summed, self.ended = summed, ended
         self._front._begin(self._tensor, self)
@@ -392,7 +394,8 @@ class Front:
     def _take_sum(self, one: PlaneSum, order: o.Summed) -> None:
         error: Exception | None = None
         try:
-            one.summed(order.elements)
+            one.summed(one.told, order.elements)
+            one.told = order.elements
         except Exception as problem:
             error = problem
         if error is None and order.elements < len(one.memory):

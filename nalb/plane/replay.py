@@ -45,14 +45,10 @@ def buckets(tensors: Sequence[TensorShape]) -> list[int]:
 def begin(values: Values, way: PlaneSum) -> "Future[None]":
     """Begin a bucket's sum, which a thread of the front's copies back as it comes."""
     over: Future[None] = Future()
-    copied = 0
-
-    def summed(elements: int) -> None:
-        nonlocal copied
-        values[copied:elements] = way.memory[copied:elements]
-        copied = elements
-
-    way.begin(summed, lambda error: over.set_exception(error) if error else over.set_result(None))
+    way.begin(
+        lambda start, stop: np.copyto(values[start:stop], way.memory[start:stop]),
+        lambda error: over.set_exception(error) if error else over.set_result(None),
+    )
     way.write(lambda start, stop: np.copyto(way.memory[start:stop], values[start:stop]))
     return over
 
