@@ -22,7 +22,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import zmq
 
@@ -49,19 +49,11 @@ from nalb.transport.curvezmq import knock
 from nalb.transport.keys import own_keys
 from nalb.transport.reachability import Reachability, reach_kept
 
-HEARD = (m.Setup, m.Plan, m.Finish, m.CallAgreed, m.Measure, BatchSizes, wire.Farewell)
 ORDERS_AT_ONCE = 64
 OF_THE_SCRIPT = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 CHECK_S = 0.5  # between looks at the training process
 # Freed memory stays with the process: sums of slices come and go, and fresh pages cost as much as the sums (mallopt(3)).
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, KEPT_BYTES = -1, -3, (1 << 30, 32 << 20)
-
-
-class _Joined(NamedTuple):
-    """The control plane has welcomed this agent."""
-
-    client: Client
-    welcome: wire.Welcome
 
 
 class Agent:
@@ -76,7 +68,6 @@ class Agent:
         self._addresses: list[str] = []  # of all agents, by rank
         self._segments = Segments()
         self._client: Client | None = None
-        self._reach: Reachability | None = None
         self._iterations: RankIterations | None = None
         self._coordinator: subprocess.Popen[bytes] | None = None
         self._is_leaving = self._has_left = False
@@ -84,7 +75,7 @@ class Agent:
             0.0  # when the training process was last looked at; since when it is stopped
         )
         self._stopped_ticks: int | None = None  # its CPU time where it is
-        self._news: queue.SimpleQueue[wire.Message | _Joined] = queue.SimpleQueue()  # of other threads
+        self._news: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()  # what other threads want done
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._poller = zmq.Poller()
         self._act: dict[Any, Callable[[], None]] = {}
@@ -167,10 +158,8 @@ class Agent:
                     knock(keys, settings.endpoint, settings.startup_s)
                 hello = wire.Hello(wire.VERSION, "agent", settings.node, self._start.rank, os.getpid())
                 client = Client.of(settings, hello, self._drain)
-                for kind in HEARD:
-                    client.on(kind, self._put)
                 welcome = client.wait_for(wire.Welcome)
-            self._put(_Joined(client, welcome))
+            self._put(partial(self._joined, client), welcome)
         except Exception as error:
             die(self.failure(Cause.PROCESS, one_line(error)))
 
@@ -181,23 +170,41 @@ class Agent:
 
     def _joined(self, client: Client, welcome: wire.Welcome) -> None:
         self._client = client
-        self._reach = Reachability(self._settings, client.fail, lambda ways: client.note(ways=ways))
+        reach = Reachability(self._settings, client.fail, lambda ways: client.note(ways=ways))
         ranks = SiteRanks.of(self._start.rank, self._start.size, welcome.levels)
         links, tell = self._links, self._training.tell
         # not before: addresses may be those of another job, which does not welcome this agent
         links.connect(self._start.rank, self._addresses)
         exchange = AgentExchange(links, ranks, lambda *sums: tell(orders.Summed(*sums)), self._settings.verify_sums)
         precision = self._settings.precision
-        self._iterations = RankIterations(client, exchange, self._segments, tell, self._say_goodbye, precision)
+
+        def leave() -> None:
+            reach.close()
+            client.send(wire.Goodbye())
+
+        self._iterations = RankIterations(client, exchange, self._segments, tell, leave, precision)
         self._watch(links.server, partial(links.read_pushes, exchange))
         for rank, peer in links.peers.items():
             self._watch(peer.socket, partial(links.read_answers, rank, exchange))
+        hear = self._iterations.hear
+        acts: dict[type, Callable[[Any], None]] = {
+            m.Setup: hear,
+            m.Plan: hear,
+            m.Finish: hear,
+            m.CallAgreed: tell,
+            m.Measure: lambda _: None,  # plans say that too
+            BatchSizes: tell,
+            wire.Farewell: lambda _: self._part(client),
+        }
+        for kind, act in acts.items():
+            client.on(kind, partial(self._put, act))
         tell(orders.AllJoined())
 
     # ---- what comes from the control plane and from the training process
 
-    def _put(self, news: wire.Message | _Joined) -> None:
-        self._news.put(news)
+    def _put(self, act: Callable[[Any], None], message: wire.Message) -> None:
+        """On another thread: let the agent's own act upon a message."""
+        self._news.put(partial(act, message))
         os.eventfd_write(self._bell, 1)
 
     def _hear(self) -> None:
@@ -205,15 +212,7 @@ class Agent:
         with suppress(BlockingIOError):
             os.eventfd_read(self._bell)
         while not self._has_left and not self._news.empty():
-            news = self._news.get()
-            if isinstance(news, _Joined):
-                self._joined(*news)
-            elif isinstance(news, wire.Farewell):
-                self._part()
-            elif isinstance(news, BatchSizes | m.CallAgreed):
-                self._training.tell(news)
-            elif self._iterations is not None and not isinstance(news, m.Measure):  # plans say what Measure says
-                self._iterations.hear(news)
+            self._news.get()()
 
     def _read_orders(self) -> None:
         for _ in range(ORDERS_AT_ONCE):
@@ -291,16 +290,9 @@ class Agent:
         else:
             self._iterations.take(order)
 
-    def _say_goodbye(self) -> None:
-        assert self._client is not None
-        assert self._reach is not None
-        self._reach.close()
-        self._client.send(wire.Goodbye())
-
-    def _part(self) -> None:
+    def _part(self, client: Client) -> None:
         """All ranks have left."""
-        if self._client is not None:
-            self._client.close()
+        client.close()
         self._links.close()
         if self._coordinator is not None:
             with suppress(BrokenPipeError):
