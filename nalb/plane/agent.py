@@ -85,7 +85,8 @@ class Agent:
         self._watch(self._training.socket.fileno(), self._read_orders)
         self._watch(self._bell, self._hear)
         try:
-            self._watch(os.pidfd_open(self._training.pid), self._training_ended)
+            pidfd = os.pidfd_open(self._training.pid)
+            self._watch(pidfd, partial(self._training_ended, pidfd))
         except ProcessLookupError:
             self._training_ended()
         self._listen()
@@ -219,8 +220,7 @@ class Agent:
             try:
                 read = self._training.read()
             except EOFError:
-                self._unwatch(self._training.socket.fileno())
-                self._training_ended()
+                self._training_ended(self._training.socket.fileno())
                 return
             if read is None:
                 return
@@ -272,14 +272,13 @@ class Agent:
             )
             self.fail(self.failure(Cause.STOPPED, detail))
 
-    def _training_ended(self) -> None:
-        if self._is_leaving:
-            for one in [one for one, act in self._act.items() if act == self._training_ended]:
-                self._unwatch(one)
-            return
-        pid = self._training.pid
-        detail = f"lost its training process (pid {pid}), which ended without leaving the job: see its output"
-        self.fail(self.failure(Cause.ENDED, detail))
+    def _training_ended(self, told_by: int | None = None) -> None:
+        """told_by: the descriptor that was watched for it."""
+        self._unwatch(told_by)
+        if not self._is_leaving:
+            pid = self._training.pid
+            detail = f"lost its training process (pid {pid}), which ended without leaving the job: see its output"
+            self.fail(self.failure(Cause.ENDED, detail))
 
     def _leave(self, order: orders.Leave) -> None:
         self._is_leaving = True
