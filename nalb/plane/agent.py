@@ -71,9 +71,8 @@ class Agent:
         self._iterations: RankIterations | None = None
         self._coordinator: subprocess.Popen[bytes] | None = None
         self._is_leaving = self._has_left = False
-        self._checked_s = self._stopped_s = (
-            0.0  # when the training process was last looked at; since when it is stopped
-        )
+        # when the training process was last looked at; since when it is stopped
+        self._checked_s = self._stopped_s = 0.0
         self._stopped_ticks: int | None = None  # its CPU time where it is
         self._news: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()  # what other threads want done
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)

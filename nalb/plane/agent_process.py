@@ -56,9 +56,8 @@ class AgentProcess:
         """
         self._stopped_s = 0.0
         while not self._poller.poll(1000 * CHECK_S):
-            with suppress(
-                OSError, psutil.Error, NotImplementedError
-            ):  # no descriptor is left, the agent has just ended, old kernel
+            # no descriptor is left, the agent has just ended, old kernel
+            with suppress(OSError, psutil.Error, NotImplementedError):
                 self._note_stopped()
             if self._stopped_s >= self._silence_s:
                 self._was_stopped = True

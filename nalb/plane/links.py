@@ -67,9 +67,8 @@ class _Peer:
     def __init__(self, rank: int, name: str | None, socket: "zmq.Socket[bytes]"):
         self.rank, self.name, self.socket = rank, name, socket  # name: of its node by its key; None: without keys
         self.identity = identity_of(rank)
-        self.push_forecast_ns = self.answer_forecast_ns = (
-            0  # when the last forecast came; 0: none since the last message
-        )
+        # when the last forecast came; 0: none since the last message
+        self.push_forecast_ns = self.answer_forecast_ns = 0
 
 
 def identity_of(rank: int) -> bytes:

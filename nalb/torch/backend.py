@@ -83,9 +83,8 @@ class NalbGroup(dist.ProcessGroup):  # type: ignore[misc]
         self._nccl: Any = None  # once it is asked for
         self._learning = threading.Lock()  # of each device's backend
         self._knows_devices, self._by_plane = gpus_by_plane, {"cpu", "cuda"} if gpus_by_plane else set[str]()
-        if (
-            job is not None and job.machine is None and self._is_default
-        ):  # a rank may end another group before all others do
+        # a rank may end another group before all others do
+        if job is not None and job.machine is None and self._is_default:
             job.watch(self.gloo)
         self._register("cpu", KIND.GLOO, self.gloo.group)
         if torch.cuda.is_available():
