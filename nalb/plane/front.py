@@ -222,13 +222,10 @@ class Front:
         if self._route.by_ring:
             return self._place_in_ring(place.is_last)
         self._wait(lambda: place.number not in self._under_way)
-        if self._segment is None:
-            self._share_segment()
-        assert self._segment is not None
+        segment = self._segment or self._share_segment()
         self.by_plane += 1
-        offset = self._segment.offsets[place.number]
-        self._send(o.Sum(place.number, self._segment.number, offset, self._calls))
-        return PlaneSum(self, place.number, self._segment.array(place.number))
+        self._send(o.Sum(place.number, segment.number, segment.offsets[place.number], self._calls))
+        return PlaneSum(self, place.number, segment.array(place.number))
 
     def _begin(self, tensor: int, one: PlaneSum) -> None:
         with self._news:
@@ -310,13 +307,14 @@ class Front:
 
     # ---- shared memory
 
-    def _share_segment(self) -> None:
+    def _share_segment(self) -> OwnSegment:
         segment = self._segment = OwnSegment(self._segments, self._tensors)
         self._segments += 1
         try:
             self._send(o.Segment(segment.number, segment.size_bytes), segment.descriptor)
         finally:
             os.close(segment.descriptor)  # the memory stays while anyone has it mapped
+        return segment
 
     def _let_segment_go(self) -> None:
         if self._segment is not None:
