@@ -41,7 +41,7 @@ from nalb.plane.memory import OwnSegment
 from nalb.planning.slices import sum_dtype
 from nalb.process.last_words import die, tell_launcher
 from nalb.process.main_thread import MainThread
-from nalb.services.batching.messages import BatchSizes, Computed, JoinBatching
+from nalb.services.batching.messages import BatchSizes
 from nalb.services.exchange.calls import announcement
 from nalb.services.exchange.messages import CallAgreed, Finish, TensorSpec
 from nalb.services.exchange.recorder import Group, PlaceInIteration
@@ -107,7 +107,7 @@ class PlaneSum:
 
     def ready(self, elements: int) -> None:
         """Say that the first `elements` elements of the summand are in memory."""
-        self._front._send(o.Ready(self._tensor, elements))
+        self._front.send(o.Ready(self._tensor, elements))
 
 
 class Front:
@@ -152,7 +152,7 @@ class Front:
         self._reader = threading.Thread(target=self._read, name="nalb-sums", daemon=True)
         self._reader.start()
         try:
-            self._send(start)
+            self.send(start)
             if not self._wait(lambda: self.listening.address, startup_s):
                 raise self._lost(f"has not started within {startup_s:g} s")
         except BaseException:
@@ -163,14 +163,10 @@ class Front:
 
     def join(self, addresses: list[str], coordinator: str) -> None:
         """Join the job; all ranks' agents are at these addresses. Raises JobFailed."""
-        self._send(o.Peers(addresses, coordinator))
+        self.send(o.Peers(addresses, coordinator))
         self._wait(lambda: self._has_joined)
 
     # ---- batch sizes
-
-    def tell_batching(self, message: JoinBatching | Computed) -> None:
-        """Hand a message on to whoever chooses batch sizes. Raises JobFailed."""
-        self._send(message)
 
     def next_batch_sizes(self) -> BatchSizes:
         """Wait for the next batch sizes. Raises JobFailed."""
@@ -183,12 +179,12 @@ class Front:
     def write_kept(self, path: str) -> None:
         """Have the agent write what rounding took to a file, and wait until it is there. Raises JobFailed."""
         written = self._kept_written + 1
-        self._send(o.WriteKept(path))
+        self.send(o.WriteKept(path))
         self._wait(lambda: self._kept_written == written)
 
     def read_kept(self, path: str) -> None:
         """Have the agent go on with what a file holds. Raises JobFailed."""
-        self._send(o.ReadKept(path))
+        self.send(o.ReadKept(path))
 
     # ---- sums
 
@@ -207,7 +203,7 @@ class Front:
             if place.breaks_off:
                 self._break_off()
             if place.number < 0:
-                self._send(announcement(number, "sum", ((number, elements, dtype),)))
+                self.send(announcement(number, "sum", ((number, elements, dtype),)))
                 self._wait(lambda: self._agreed >= number)
                 return None
             if place.learned:
@@ -224,7 +220,7 @@ class Front:
         self._wait(lambda: place.number not in self._under_way)
         segment = self._segment or self._share_segment()
         self.by_plane += 1
-        self._send(o.Sum(place.number, segment.number, segment.offsets[place.number], self._calls))
+        self.send(o.Sum(place.number, segment.number, segment.offsets[place.number], self._calls))
         return PlaneSum(self, place.number, segment.array(place.number))
 
     def _begin(self, tensor: int, one: PlaneSum) -> None:
@@ -239,7 +235,7 @@ class Front:
             ring.left += 1
             if is_last:
                 ring.computed_s = monotonic()
-        self._send(o.RingBegun(self._calls))
+        self.send(o.RingBegun(self._calls))
 
         def done() -> None:
             with self._news:
@@ -288,7 +284,7 @@ class Front:
         self._tensors = [(spec.elements, np.dtype(sum_dtype(spec.dtype))) for spec in specs]
         for first in range(0, len(specs), TENSORS_OF_A_PACKET):
             part = specs[first : first + TENSORS_OF_A_PACKET]
-            self._send(o.TensorList(part, first + len(part) == len(specs), self._calls))
+            self.send(o.TensorList(part, first + len(part) == len(specs), self._calls))
 
     def _break_off(self) -> None:
         """End the iteration under way with the sums begun so far, and wait for them."""
@@ -297,13 +293,13 @@ class Front:
                 self._rings[-1].computed_s = monotonic()
             self._tell_rings()
         self._wait(lambda: not self._rings and not self._under_way)
-        self._send(o.BreakOff())
+        self.send(o.BreakOff())
 
     def note_by_gloo(self) -> None:
         """Tell that the script begins a collective of all ranks that is gloo's alone: it would wait for one that has left."""
         with self._news:
             self._by_gloo += 1
-            self._send(o.ByGloo(self._by_gloo))
+            self.send(o.ByGloo(self._by_gloo))
 
     # ---- shared memory
 
@@ -311,7 +307,7 @@ class Front:
         segment = self._segment = OwnSegment(self._segments, self._tensors)
         self._segments += 1
         try:
-            self._send(o.Segment(segment.number, segment.size_bytes), segment.descriptor)
+            self.send(o.Segment(segment.number, segment.size_bytes), segment.descriptor)
         finally:
             os.close(segment.descriptor)  # the memory stays while anyone has it mapped
         return segment
@@ -319,7 +315,7 @@ class Front:
     def _let_segment_go(self) -> None:
         if self._segment is not None:
             self._wait(lambda: not self._under_way)
-            self._send(o.Segment(self._segment.number, 0))
+            self.send(o.Segment(self._segment.number, 0))
             self._segment = None
 
     # ---- the agent's news
@@ -431,8 +427,8 @@ class Front:
                 raise self._error
             return is_met
 
-    def _send(self, order: o.FromTraining, descriptor: int | None = None) -> None:
-        """Raises JobFailed where the agent has ended: its last words say why."""
+    def send(self, order: o.FromTraining, descriptor: int | None = None) -> None:
+        """Send an order. Raises JobFailed where the agent has ended: its last words say why."""
         try:
             self.agent.send(order, descriptor)
         except OSError:

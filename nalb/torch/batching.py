@@ -105,7 +105,7 @@ class BatchSizes:
             self._present = m.BatchSizes(0, FOREVER, gathered(own, self._ranks))
         else:
             timed = None if profile is None else partial(measure, profile)
-            self._front.tell_batching(joining(settings, self.rank, own, total, most, power, timed))
+            self._front.send(joining(settings, self.rank, own, total, most, power, timed))
             self._present = self._front.next_batch_sizes()
         self.sizes = self._present.sizes
         self.total = sum(self.sizes)
@@ -176,7 +176,7 @@ class BatchSizes:
         elapsed_s, cpu_s = max(elapsed_s, LEAST_S), time.process_time() - batch.begun_cpu_s
         cpu_share = min(1.0, cpu_s / (elapsed_s * self._cores))
         memory_share = psutil.virtual_memory().percent / 100  # of the whole machine, not of this process
-        self._front.tell_batching(
+        self._front.send(
             m.Computed(batch.iteration, batch.size, elapsed_s, cpu_share, memory_share, batch.period_s, batch.wait_s)
         )
 
