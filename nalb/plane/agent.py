@@ -62,10 +62,10 @@ class Agent:
     def __init__(self, training: Training, start: orders.Start):
         """start: its first order. Raises NalbError."""
         self._training, self._start = training, start
-        self._settings = self._settings_at("tcp://0.0.0.0:0")  # until the coordinator's place is known
+        place = "tcp://0.0.0.0:0"  # of the coordinator, until it is known
+        self._settings = for_agents(os.environ, node=start.node, endpoint=place, size=start.size, role="agent")
         told = told_agents(os.environ, start.size)
         self._links = AgentLinks(start.address, told[start.rank][1] if told else 0, own_keys(self._settings))
-        self._addresses: list[str] = []  # of all agents, by rank
         self._segments = Segments()
         self._client: Client | None = None
         self._iterations: RankIterations | None = None
@@ -117,9 +117,6 @@ class Agent:
 
     # ---- joining the job
 
-    def _settings_at(self, endpoint: str) -> Settings:
-        return for_agents(os.environ, node=self._start.node, endpoint=endpoint, size=self._start.size, role="agent")
-
     def _listen(self) -> None:
         """Say where this agent listens, and its coordinator, once it does."""
         start = self._start
@@ -144,14 +141,12 @@ class Agent:
 
     def _meet(self, order: orders.Peers) -> None:
         hosts = frozenset(one.removeprefix("tcp://").rpartition(":")[0] for one in order.addresses)
-        settings = self._settings_at(f"tcp://{order.coordinator}")
-        self._settings = settings if settings.addresses else replace(settings, addresses=hosts)
-        self._addresses = order.addresses
-        threading.Thread(target=self._join, name="nalb-join", daemon=True).start()
+        watched = self._settings.addresses or hosts
+        settings = self._settings = replace(self._settings, endpoint=f"tcp://{order.coordinator}", addresses=watched)
+        threading.Thread(target=self._join, args=(settings, order.addresses), name="nalb-join", daemon=True).start()
 
-    def _join(self) -> None:
-        """On a thread: come to the coordinator, and wait for all others."""
-        settings = self._settings
+    def _join(self, settings: Settings, addresses: list[str]) -> None:
+        """On a thread: come to the coordinator, and wait for all others. addresses: of all agents, by rank."""
         try:
             with reach_kept(settings):
                 if (keys := own_keys(settings)) is not None:
@@ -159,7 +154,7 @@ class Agent:
                 hello = wire.Hello(wire.VERSION, "agent", settings.node, self._start.rank, os.getpid())
                 client = Client.of(settings, hello, self._drain)
                 welcome = client.wait_for(wire.Welcome)
-            self._put(partial(self._joined, client), welcome)
+            self._put(partial(self._joined, client, addresses), welcome)
         except Exception as error:
             die(self.failure(Cause.PROCESS, one_line(error)))
 
@@ -168,13 +163,13 @@ class Agent:
         rows = self._links.rows  # nobody else takes from them
         return [wire.SampleRow(*rows.popleft()) for _ in range(min(len(rows), wire.ROWS_MOST))], 0
 
-    def _joined(self, client: Client, welcome: wire.Welcome) -> None:
+    def _joined(self, client: Client, addresses: list[str], welcome: wire.Welcome) -> None:
         self._client = client
         reach = Reachability(self._settings, client.fail, lambda ways: client.note(ways=ways))
         ranks = SiteRanks.of(self._start.rank, self._start.size, welcome.levels)
         links, tell = self._links, self._training.tell
         # not before: addresses may be those of another job, which does not welcome this agent
-        links.connect(self._start.rank, self._addresses)
+        links.connect(self._start.rank, addresses)
         exchange = AgentExchange(links, ranks, lambda *sums: tell(orders.Summed(*sums)), self._settings.verify_sums)
         precision = self._settings.precision
 
