@@ -35,11 +35,8 @@ class AgentProcess:
                 stdin=subprocess.DEVNULL,
                 env=environment,
             )
+        self.pid = self._child.pid
         os.register_at_fork(after_in_child=self._socket.close)
-
-    @property
-    def pid(self) -> int:
-        return self._child.pid
 
     def send(self, order: o.FromTraining, descriptor: int | None = None) -> None:
         """Send an order, and a descriptor with it. Raises OSError where the agent has ended."""

@@ -169,11 +169,6 @@ class AgentExchange:
             now = self._now
         return has_left
 
-    @property
-    def may_push(self) -> bool:
-        """Whether `push` has more to do."""
-        return self._now is not None and self._now.progress.has_next
-
     # ---- what arrives
 
     def pushed(self, rank: int, header: SliceHeader, values: Values) -> None:
