@@ -39,7 +39,7 @@ from nalb.process import last_words
 from nalb.process.exhaustion import raise_file_limit
 from nalb.process.last_words import die
 from nalb.process.own_program import own_argv
-from nalb.process.proc import stopped_at
+from nalb.process.proc import Stop, stopped_at
 from nalb.protocol import wire
 from nalb.services.batching.messages import BatchSizes, Computed, JoinBatching
 from nalb.services.exchange import messages as m
@@ -71,9 +71,8 @@ class Agent:
         self._iterations: RankIterations | None = None
         self._coordinator: subprocess.Popen[bytes] | None = None
         self._is_leaving = self._has_left = False
-        # when the training process was last looked at; since when it is stopped
-        self._checked_s = self._stopped_s = 0.0
-        self._stopped_ticks: int | None = None  # its CPU time where it is
+        self._checked_s = 0.0  # when the training process was last looked at
+        self._stop = Stop()  # of it
         self._news: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()  # what other threads want done
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._poller = zmq.Poller()
@@ -257,10 +256,8 @@ class Agent:
         now_s = time.monotonic()
         if self._is_leaving or now_s - self._checked_s < CHECK_S:
             return
-        self._checked_s, ticks = now_s, stopped_at(self._training.pid)
-        if ticks is None or ticks != self._stopped_ticks:
-            self._stopped_ticks, self._stopped_s = ticks, now_s
-        elif now_s - self._stopped_s > self._settings.silence_s:
+        self._checked_s = now_s
+        if self._stop.seen(stopped_at(self._training.pid), now_s) > self._settings.silence_s:
             detail = (
                 f"has a training process (pid {self._training.pid}) that a signal has stopped: let it go on, or end it"
             )
