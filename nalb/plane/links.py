@@ -62,13 +62,13 @@ class Receiver(Protocol):
 class _Peer:
     """Another agent."""
 
-    __slots__ = ("answer_forecast_ns", "identity", "name", "push_forecast_ns", "rank", "socket")
+    __slots__ = ("forecast_ns", "identity", "name", "rank", "socket")
 
     def __init__(self, rank: int, name: str | None, socket: "zmq.Socket[bytes]"):
         self.rank, self.name, self.socket = rank, name, socket  # name: of its node by its key; None: without keys
         self.identity = identity_of(rank)
-        # when the last forecast came; 0: none since the last message
-        self.push_forecast_ns = self.answer_forecast_ns = 0
+        # when a forecast came of a push, which is true, or of an answer; without one the message is not measured
+        self.forecast_ns: dict[bool, int] = {}
 
 
 def identity_of(rank: int) -> bytes:
@@ -171,13 +171,10 @@ class AgentLinks:
         if payload is None:
             if header.bytes != FORECAST:
                 raise PeerError("sent a header alone")
-            peer.push_forecast_ns = time.monotonic_ns()
+            peer.forecast_ns[True] = time.monotonic_ns()
             return
         head = _header(header.bytes)
-        if peer.push_forecast_ns:
-            number = wire.peer_number(peer.rank, is_worker=True)
-            self.rows.append((number, len(payload), peer.push_forecast_ns, time.monotonic_ns()))
-            peer.push_forecast_ns = 0
+        self._note_row(peer, True, len(payload), time.monotonic_ns())
         receiver.pushed(peer.rank, head, self._values(head, payload))
 
     def _values(self, head: SliceHeader, payload: zmq.Frame) -> Values:
@@ -218,7 +215,7 @@ class AgentLinks:
 
     def _take_answer(self, peer: _Peer, receiver: Receiver, header: bytes) -> None:
         if header == FORECAST:
-            peer.answer_forecast_ns = time.monotonic_ns()
+            peer.forecast_ns[False] = time.monotonic_ns()
             return
         head, socket = _header(header), peer.socket
         values = receiver.room(peer.rank, head)
@@ -232,11 +229,14 @@ class AgentLinks:
             arrived_ns = time.monotonic_ns()
             if size_bytes != values.nbytes:
                 raise PeerError(f"answered {size_bytes} bytes for {values.nbytes}")
-        if peer.answer_forecast_ns:
-            number = wire.peer_number(peer.rank, is_worker=False)
-            self.rows.append((number, size_bytes, peer.answer_forecast_ns, arrived_ns))
-            peer.answer_forecast_ns = 0
+        self._note_row(peer, False, size_bytes, arrived_ns)
         receiver.answered(head, frame)
+
+    def _note_row(self, peer: _Peer, is_push: bool, size_bytes: int, arrived_ns: int) -> None:
+        """Note what a message took since its forecast, if one came."""
+        if forecast_ns := peer.forecast_ns.pop(is_push, 0):
+            number = wire.peer_number(peer.rank, is_worker=is_push)
+            self.rows.append((number, size_bytes, forecast_ns, arrived_ns))
 
 
 def _named(peer: _Peer, error: PeerError) -> PeerError:
