@@ -344,9 +344,8 @@ class Front:
         except OSError:  # this process has no descriptor left at the moment
             return
         if why is not None:
-            failure = Failure(cause=Cause.UNREACHABLE, detail=why, role="worker", node=self._start.node)
             with suppress(OSError):  # the agent has ended, and has said why
-                self.agent.send(o.Leave(carried(failure)))
+                self.agent.send(o.Leave(carried(self._failure(Cause.UNREACHABLE, why))))
 
     def _end_script(self) -> None:
         since_s, error, script = monotonic(), self._error, MainThread()
@@ -411,10 +410,10 @@ class Front:
             one.ended(self._error)
 
     def _lost(self, what: str) -> JobFailed:
-        failure = Failure(
-            cause=Cause.ENDED, detail=f"lost its agent, which {what}", role="worker", node=self._start.node
-        )
-        return JobFailed(failure, PeerError.exit_code)
+        return JobFailed(self._failure(Cause.ENDED, f"lost its agent, which {what}"), PeerError.exit_code)
+
+    def _failure(self, cause: Cause, detail: str) -> Failure:
+        return Failure(cause=cause, detail=detail, role="worker", node=self._start.node)
 
     # ---- telling and waiting
 
@@ -444,9 +443,7 @@ class Front:
         elif self._error is not None:
             tell_launcher(self._error.failure)  # the script's own words are torch's, which name nobody
         self._is_leaving = True
-        node = self._start.node
-        failure = Failure(cause=Cause.SCRIPT, detail=failed, role="worker", node=node) if failed else None
         with suppress(OSError):
-            self.agent.send(o.Leave(failure and carried(failure)))
+            self.agent.send(o.Leave(carried(self._failure(Cause.SCRIPT, failed)) if failed else None))
         self._reader.join()
         self.agent.close()
