@@ -35,13 +35,12 @@ from kvstore_patch.gluon.profiling import ComputeBatch, measure
 from kvstore_patch.store import script_end
 from kvstore_patch.store.kvstore import NALB
 from nalb.batching.partitions import TRAVERSALS_APART, Ints, PartitionedStream
-from nalb.batching.schemes import SCHEMES
 from nalb.batching.stream import Stream
 from nalb.errors import InputError, StoreError
 from nalb.options import BATCH_MOST
 from nalb.protocol import wire
 from nalb.services.batching import messages as m
-from nalb.services.batching.profiling import Points
+from nalb.services.batching.profiling import joining
 from nalb.settings import Settings, from_environment
 from nalb.transport.client import Client
 
@@ -78,11 +77,9 @@ class FixedSizes:
 class ChosenSizes:
     """Batch sizes that the coordinator chooses."""
 
-    def __init__(
-        self, client: Client, batch_size: int, most: int | None, profile: Points | None, power: float | None = None
-    ):
+    def __init__(self, client: Client, joining: m.JoinBatching):
         self._client = client
-        client.send(m.JoinBatching(batch_size, most, profile, power))
+        client.send(joining)
         self._present = client.wait_for(m.BatchSizes)
 
     def sizes(self, iteration: int) -> list[int]:
@@ -316,15 +313,8 @@ def join(
         source: SizeSource = FixedSizes(parts or first_sizes(store, own, total))
     else:
         client = store.client if isinstance(store, NALB) else _client_alone(settings, store.rank, clock)
-        points = None
-        if profile is not None and settings.batching in SCHEMES and SCHEMES[settings.batching].profiles:
-            limits = (
-                settings.batch_total or total,
-                most,
-                settings.batch_maxima[store.rank] if settings.batch_maxima else None,
-            )
-            points, most = measure(profile, min(limit for limit in limits if limit is not None))
-        source = ChosenSizes(client, own, most, points, power)
+        timed = None if profile is None else functools.partial(measure, profile)
+        source = ChosenSizes(client, joining(settings, store.rank, own, total, most, power, timed))
     balancer = Balancer(store.rank, source, clock)
     _watch_trainers(balancer)
     return balancer

@@ -18,6 +18,7 @@ All workers have the same weights, so only rank 0 writes. All workers go on from
 import logging
 import os
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 import mxnet as mx
@@ -26,7 +27,7 @@ from mxnet.kvstore.base import KVStoreBase
 from kvstore_patch import fela
 from kvstore_patch.gluon import agreement, training_state
 from kvstore_patch.store import names
-from nalb.checkpoints.file import Progress, Setting, decode
+from nalb.checkpoints.file import Progress, Setting
 from nalb.checkpoints.keeper import Keeper
 from nalb.errors import CheckpointError
 
@@ -68,14 +69,11 @@ class Checkpoints:
         if not self._keeper.every:
             return Progress()
         store = self._join()
-        found = self._keeper.find(is_in_job=store is not None)
-        data = found.data if found else None
-        if store is not None and store.num_workers > 1:
-            data = agreement.agree(store, found.checkpoint.progress.iteration if found else 0, data)
-        if data is None:
+        agree = partial(agreement.agree, store) if store is not None and store.num_workers > 1 else None
+        checkpoint = self._keeper.find(store is not None, agree)
+        if checkpoint is None:
             self._seed_random(0)
             return Progress()
-        checkpoint = found.checkpoint if found and data is found.data else decode(data)
         name = self._keeper.path_of(checkpoint)
         self._keeper.check(checkpoint)
         try:

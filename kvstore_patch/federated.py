@@ -79,6 +79,6 @@ def join(store: KVStoreBase, parameters: Iterable[mx.gluon.Parameter], batch_siz
     if batching is None:
         source: SizeSource = FixedSizes(first_sizes(store, batch_size, batch_size * store.num_workers))
     else:
-        source = ChosenSizes(store.client, batch_size, None, None)
+        source = ChosenSizes(store.client, m.JoinBatching(batch_size, None))
     store.broadcast(list(range(len(arrays))), arrays, arrays)
     return Rounds(store, arrays, source)

@@ -4,7 +4,6 @@ A sleep of the given length stands for computing; then all gradients are ready a
 communication. The worker runs until the coordinator says Finish (`nalb compare`), or for --iterations.
 """
 
-import argparse
 import sys
 import time
 from typing import TYPE_CHECKING
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING
 from nalb.errors import NalbError
 from nalb.failures import Cause, Failure
 from nalb.process.last_words import die
-from nalb.workloads import NAMES, load
+from nalb.workloads import load, replay_arguments
 
 if TYPE_CHECKING:
     from mxnet.ndarray import NDArray
@@ -20,12 +19,7 @@ if TYPE_CHECKING:
 
 def main() -> int:
     """Sum the model's tensors over all workers again and again."""
-    parser = argparse.ArgumentParser(description="replay a model's gradient traffic")
-    parser.add_argument("model", choices=NAMES)
-    parser.add_argument("--compute-ms", type=float, default=0.0)
-    parser.add_argument("--iterations", type=int, default=0, help="0: until the coordinator ends the job")
-    parser.add_argument("--verify", action="store_true", help="check every sum against the known one")
-    args = parser.parse_args()
+    args = replay_arguments("replay a model's gradient traffic")
     import mxnet as mx
 
     from kvstore_patch.gluon.patch import install

@@ -5,7 +5,7 @@ import os
 import random
 import socket
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -14,8 +14,11 @@ import numpy.typing as npt
 
 from nalb.checkpoints import folder as folders
 from nalb.checkpoints import lock
-from nalb.checkpoints.file import Checkpoint, OptimizerState, Progress, Setting
+from nalb.checkpoints.file import Checkpoint, OptimizerState, Progress, Setting, decode
 from nalb.errors import CheckpointError
+
+# takes the iteration and the content of a process's own file, (0, None) where it has none; returns the content of the newest one
+Agree = Callable[[int, bytes | None], bytes | None]
 
 log = logging.getLogger(__name__)
 _claims: dict[Path, IO[bytes]] = {}  # by folder, held until this process ends
@@ -64,17 +67,23 @@ class Keeper:
             job = f"the job of {meeting} {address}:{os.environ.get(port)}"
         _claims[self.folder] = lock.claim(self.folder, os.environ.get(lock.VARIABLE) or job)
 
-    def find(self, is_in_job: bool) -> folders.Found | None:
-        """Find the newest whole checkpoint here; files that cannot be used are skipped with a warning. Raises CheckpointError.
+    def find(self, is_in_job: bool, agree: Agree | None = None) -> Checkpoint | None:
+        """Find the newest whole checkpoint; files that cannot be used are skipped with a warning. Raises CheckpointError.
 
-        is_in_job: whether other processes call this too, and none of them writes before all have agreed.
+        is_in_job: whether other processes call this too, and none of them writes before all have agreed. agree: lets all go on from
+        the newest one that any of them has; None: this process goes on from its own.
         """
         folders.sweep(self.folder, None if is_in_job else self._node)
         found, skipped = folders.newest(self.folder)
         for one in skipped:
             log.warning("checkpoint %s is skipped: %s", one.path, one.why)
         self._damaged = [one.path for one in skipped if one.is_damaged]
-        return found
+        if agree is None:
+            return found.checkpoint if found else None
+        data = agree(found.checkpoint.progress.iteration, found.data) if found else agree(0, None)
+        if data is None:
+            return None
+        return found.checkpoint if found and data is found.data else decode(data)
 
     def path_of(self, checkpoint: Checkpoint) -> Path:
         """Where the checkpoint lies, or would lie."""

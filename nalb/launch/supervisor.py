@@ -11,6 +11,7 @@ import shutil
 import sys
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -30,6 +31,7 @@ from nalb.launch.signals import held_back
 from nalb.process.exhaustion import explained, raise_file_limit
 from nalb.process.guardian import Descent, JobGuardian, kill_marked, living_on, reap_adopted
 from nalb.process.last_words import FOR_THE_LAUNCHER, line_of
+from nalb.process.proc import Stop
 from nalb.process.streams import discard_output
 from nalb.settings import silence_of
 
@@ -79,7 +81,7 @@ class Job:
         self._print_lock = threading.Lock()
         self._reading_error: Exception | None = None
         self._workers_ended_s: float | None = None
-        self._stopped: dict[str, tuple[int, float]] = {}  # by slug of a stopped process: CPU ticks, time first seen
+        self._stops: defaultdict[str, Stop] = defaultdict(Stop)  # by slug
         self._stack = ExitStack()
         self.id = secrets.token_hex(8)  # each process has it in its environment
         self.children: list[LocalProcess] = []
@@ -222,13 +224,7 @@ class Job:
 
     def stopped_s(self, child: LocalProcess) -> float:
         """The time for which a signal has stopped the process, as far as the launcher has seen it; 0 while it runs."""
-        if (ticks := child.stopped_at()) is None:
-            self._stopped.pop(child.spec.slug, None)
-            return 0.0
-        now_s = time.monotonic()
-        if self._stopped.get(child.spec.slug, (-1, 0.0))[0] != ticks:  # the process ran in between
-            self._stopped[child.spec.slug] = (ticks, now_s)
-        return now_s - self._stopped[child.spec.slug][1]
+        return self._stops[child.spec.slug].seen(child.stopped_at(), time.monotonic())
 
     def _silence_s(self, child: LocalProcess) -> float:
         return silence_of({**self._inherited, **child.spec.environment})

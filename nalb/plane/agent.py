@@ -21,7 +21,8 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, NamedTuple, NoReturn
+from functools import partial
+from typing import Any, NoReturn
 
 import zmq
 
@@ -38,7 +39,7 @@ from nalb.process import last_words
 from nalb.process.exhaustion import raise_file_limit
 from nalb.process.last_words import die
 from nalb.process.own_program import own_argv
-from nalb.process.proc import stopped_at
+from nalb.process.proc import Stop, stopped_at
 from nalb.protocol import wire
 from nalb.services.batching.messages import BatchSizes, Computed, JoinBatching
 from nalb.services.exchange import messages as m
@@ -48,19 +49,11 @@ from nalb.transport.curvezmq import knock
 from nalb.transport.keys import own_keys
 from nalb.transport.reachability import Reachability, reach_kept
 
-HEARD = (m.Setup, m.Plan, m.Finish, m.CallAgreed, m.Measure, BatchSizes, wire.Farewell)
 ORDERS_AT_ONCE = 64
 OF_THE_SCRIPT = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 CHECK_S = 0.5  # between looks at the training process
 # Freed memory stays with the process: sums of slices come and go, and fresh pages cost as much as the sums (mallopt(3)).
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, KEPT_BYTES = -1, -3, (1 << 30, 32 << 20)
-
-
-class _Joined(NamedTuple):
-    """The control plane has welcomed this agent."""
-
-    client: Client
-    welcome: wire.Welcome
 
 
 class Agent:
@@ -69,21 +62,18 @@ class Agent:
     def __init__(self, training: Training, start: orders.Start):
         """start: its first order. Raises NalbError."""
         self._training, self._start = training, start
-        self._settings = self._settings_at("tcp://0.0.0.0:0")  # until the coordinator's place is known
+        place = "tcp://0.0.0.0:0"  # of the coordinator, until it is known
+        self._settings = for_agents(os.environ, node=start.node, endpoint=place, size=start.size, role="agent")
         told = told_agents(os.environ, start.size)
         self._links = AgentLinks(start.address, told[start.rank][1] if told else 0, own_keys(self._settings))
-        self._addresses: list[str] = []  # of all agents, by rank
         self._segments = Segments()
         self._client: Client | None = None
-        self._reach: Reachability | None = None
         self._iterations: RankIterations | None = None
         self._coordinator: subprocess.Popen[bytes] | None = None
         self._is_leaving = self._has_left = False
-        self._checked_s = self._stopped_s = (
-            0.0  # when the training process was last looked at; since when it is stopped
-        )
-        self._stopped_ticks: int | None = None  # its CPU time where it is
-        self._news: queue.SimpleQueue[wire.Message | _Joined] = queue.SimpleQueue()  # of other threads
+        self._checked_s = 0.0  # when the training process was last looked at
+        self._stop = Stop()  # of it
+        self._news: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()  # what other threads want done
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._poller = zmq.Poller()
         self._act: dict[Any, Callable[[], None]] = {}
@@ -93,7 +83,8 @@ class Agent:
         self._watch(self._training.socket.fileno(), self._read_orders)
         self._watch(self._bell, self._hear)
         try:
-            self._watch(os.pidfd_open(self._training.pid), self._training_ended)
+            pidfd = os.pidfd_open(self._training.pid)
+            self._watch(pidfd, partial(self._training_ended, pidfd))
         except ProcessLookupError:
             self._training_ended()
         self._listen()
@@ -125,9 +116,6 @@ class Agent:
 
     # ---- joining the job
 
-    def _settings_at(self, endpoint: str) -> Settings:
-        return for_agents(os.environ, node=self._start.node, endpoint=endpoint, size=self._start.size, role="agent")
-
     def _listen(self) -> None:
         """Say where this agent listens, and its coordinator, once it does."""
         start = self._start
@@ -152,24 +140,20 @@ class Agent:
 
     def _meet(self, order: orders.Peers) -> None:
         hosts = frozenset(one.removeprefix("tcp://").rpartition(":")[0] for one in order.addresses)
-        settings = self._settings_at(f"tcp://{order.coordinator}")
-        self._settings = settings if settings.addresses else replace(settings, addresses=hosts)
-        self._addresses = order.addresses
-        threading.Thread(target=self._join, name="nalb-join", daemon=True).start()
+        watched = self._settings.addresses or hosts
+        settings = self._settings = replace(self._settings, endpoint=f"tcp://{order.coordinator}", addresses=watched)
+        threading.Thread(target=self._join, args=(settings, order.addresses), name="nalb-join", daemon=True).start()
 
-    def _join(self) -> None:
-        """On a thread: come to the coordinator, and wait for all others."""
-        settings = self._settings
+    def _join(self, settings: Settings, addresses: list[str]) -> None:
+        """On a thread: come to the coordinator, and wait for all others. addresses: of all agents, by rank."""
         try:
             with reach_kept(settings):
                 if (keys := own_keys(settings)) is not None:
                     knock(keys, settings.endpoint, settings.startup_s)
                 hello = wire.Hello(wire.VERSION, "agent", settings.node, self._start.rank, os.getpid())
                 client = Client.of(settings, hello, self._drain)
-                for kind in HEARD:
-                    client.on(kind, self._put)
                 welcome = client.wait_for(wire.Welcome)
-            self._put(_Joined(client, welcome))
+            self._put(partial(self._joined, client, addresses), welcome)
         except Exception as error:
             die(self.failure(Cause.PROCESS, one_line(error)))
 
@@ -178,25 +162,43 @@ class Agent:
         rows = self._links.rows  # nobody else takes from them
         return [wire.SampleRow(*rows.popleft()) for _ in range(min(len(rows), wire.ROWS_MOST))], 0
 
-    def _joined(self, client: Client, welcome: wire.Welcome) -> None:
+    def _joined(self, client: Client, addresses: list[str], welcome: wire.Welcome) -> None:
         self._client = client
-        self._reach = Reachability(self._settings, client.fail, lambda ways: client.note(ways=ways))
+        reach = Reachability(self._settings, client.fail, lambda ways: client.note(ways=ways))
         ranks = SiteRanks.of(self._start.rank, self._start.size, welcome.levels)
         links, tell = self._links, self._training.tell
         # not before: addresses may be those of another job, which does not welcome this agent
-        links.connect(self._start.rank, self._addresses)
+        links.connect(self._start.rank, addresses)
         exchange = AgentExchange(links, ranks, lambda *sums: tell(orders.Summed(*sums)), self._settings.verify_sums)
         precision = self._settings.precision
-        self._iterations = RankIterations(client, exchange, self._segments, tell, self._say_goodbye, precision)
-        self._watch(links.server, lambda: links.read_pushes(exchange))
+
+        def leave() -> None:
+            reach.close()
+            client.send(wire.Goodbye())
+
+        self._iterations = RankIterations(client, exchange, self._segments, tell, leave, precision)
+        self._watch(links.server, partial(links.read_pushes, exchange))
         for rank, peer in links.peers.items():
-            self._watch(peer.socket, links.reader_of_answers(rank, exchange))
+            self._watch(peer.socket, partial(links.read_answers, rank, exchange))
+        hear = self._iterations.hear
+        acts: dict[type, Callable[[Any], None]] = {
+            m.Setup: hear,
+            m.Plan: hear,
+            m.Finish: hear,
+            m.CallAgreed: tell,
+            m.Measure: lambda _: None,  # plans say that too
+            BatchSizes: tell,
+            wire.Farewell: lambda _: self._part(client),
+        }
+        for kind, act in acts.items():
+            client.on(kind, partial(self._put, act))
         tell(orders.AllJoined())
 
     # ---- what comes from the control plane and from the training process
 
-    def _put(self, news: wire.Message | _Joined) -> None:
-        self._news.put(news)
+    def _put(self, act: Callable[[Any], None], message: wire.Message) -> None:
+        """On another thread: let the agent's own act upon a message."""
+        self._news.put(partial(act, message))
         os.eventfd_write(self._bell, 1)
 
     def _hear(self) -> None:
@@ -204,23 +206,14 @@ class Agent:
         with suppress(BlockingIOError):
             os.eventfd_read(self._bell)
         while not self._has_left and not self._news.empty():
-            news = self._news.get()
-            if isinstance(news, _Joined):
-                self._joined(*news)
-            elif isinstance(news, wire.Farewell):
-                self._part()
-            elif isinstance(news, BatchSizes | m.CallAgreed):
-                self._training.tell(news)
-            elif self._iterations is not None and not isinstance(news, m.Measure):  # plans say what Measure says
-                self._iterations.hear(news)
+            self._news.get()()
 
     def _read_orders(self) -> None:
         for _ in range(ORDERS_AT_ONCE):
             try:
                 read = self._training.read()
             except EOFError:
-                self._unwatch(self._training.socket.fileno())
-                self._training_ended()
+                self._training_ended(self._training.socket.fileno())
                 return
             if read is None:
                 return
@@ -263,23 +256,20 @@ class Agent:
         now_s = time.monotonic()
         if self._is_leaving or now_s - self._checked_s < CHECK_S:
             return
-        self._checked_s, ticks = now_s, stopped_at(self._training.pid)
-        if ticks is None or ticks != self._stopped_ticks:
-            self._stopped_ticks, self._stopped_s = ticks, now_s
-        elif now_s - self._stopped_s > self._settings.silence_s:
+        self._checked_s = now_s
+        if self._stop.seen(stopped_at(self._training.pid), now_s) > self._settings.silence_s:
             detail = (
                 f"has a training process (pid {self._training.pid}) that a signal has stopped: let it go on, or end it"
             )
             self.fail(self.failure(Cause.STOPPED, detail))
 
-    def _training_ended(self) -> None:
-        if self._is_leaving:
-            for one in [one for one, act in self._act.items() if act == self._training_ended]:
-                self._unwatch(one)
-            return
-        pid = self._training.pid
-        detail = f"lost its training process (pid {pid}), which ended without leaving the job: see its output"
-        self.fail(self.failure(Cause.ENDED, detail))
+    def _training_ended(self, told_by: int | None = None) -> None:
+        """told_by: the descriptor that was watched for it."""
+        self._unwatch(told_by)
+        if not self._is_leaving:
+            pid = self._training.pid
+            detail = f"lost its training process (pid {pid}), which ended without leaving the job: see its output"
+            self.fail(self.failure(Cause.ENDED, detail))
 
     def _leave(self, order: orders.Leave) -> None:
         self._is_leaving = True
@@ -290,16 +280,9 @@ class Agent:
         else:
             self._iterations.take(order)
 
-    def _say_goodbye(self) -> None:
-        assert self._client is not None
-        assert self._reach is not None
-        self._reach.close()
-        self._client.send(wire.Goodbye())
-
-    def _part(self) -> None:
+    def _part(self, client: Client) -> None:
         """All ranks have left."""
-        if self._client is not None:
-            self._client.close()
+        client.close()
         self._links.close()
         if self._coordinator is not None:
             with suppress(BrokenPipeError):

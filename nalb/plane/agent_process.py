@@ -1,13 +1,11 @@
 """The agent of a training process, as that process sees it: a child, and a socket to it whose packets are orders (orders.py)."""
 
-import math
 import os
 import select
 import socket
 import subprocess
 from collections.abc import Callable
 from contextlib import suppress
-from time import monotonic
 
 import psutil
 
@@ -37,11 +35,8 @@ class AgentProcess:
                 stdin=subprocess.DEVNULL,
                 env=environment,
             )
+        self.pid = self._child.pid
         os.register_at_fork(after_in_child=self._socket.close)
-
-    @property
-    def pid(self) -> int:
-        return self._child.pid
 
     def send(self, order: o.FromTraining, descriptor: int | None = None) -> None:
         """Send an order, and a descriptor with it. Raises OSError where the agent has ended."""
@@ -51,19 +46,15 @@ class AgentProcess:
         else:
             socket.send_fds(self._socket, [packet], [descriptor])
 
-    def receive(self, look: Callable[[], object] = bool, limit_s: float = math.inf) -> o.FromAgent | None:
-        """Wait for the next order; None: there will be no other one. Raises TimeoutError after `limit_s`.
+    def receive(self, look: Callable[[], object]) -> o.FromAgent | None:
+        """Wait for the next order; None: there will be no other one.
 
         look: called each CHECK_S while nothing comes. An agent that has been stopped for `silence_s` is killed.
         """
-        end_s = monotonic() + limit_s
         self._stopped_s = 0.0
         while not self._poller.poll(1000 * CHECK_S):
-            if monotonic() > end_s:
-                raise TimeoutError
-            with suppress(
-                OSError, psutil.Error, NotImplementedError
-            ):  # no descriptor is left, the agent has just ended, old kernel
+            # no descriptor is left, the agent has just ended, old kernel
+            with suppress(OSError, psutil.Error, NotImplementedError):
                 self._note_stopped()
             if self._stopped_s >= self._silence_s:
                 self._was_stopped = True
@@ -98,9 +89,9 @@ class AgentProcess:
         return "has closed its socket"
 
     def kill(self) -> None:
-        """End it where it has no part in a job yet."""
+        """End it where it has no part in a job yet; whoever receives hears no more."""
         self._child.kill()
-        self.close()
+        self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Wait until it has ended, and close the socket."""

@@ -79,6 +79,7 @@ class _UnderWay:
     pushes_in: str  # this rank's precision; all answers have the cut's
     rounds: bool = False  # whether rounding may take something that is kept
     tensors: list[Values] = field(default_factory=list)
+    asked: dict[int, int] = field(default_factory=dict)  # by slice, the rank that is to answer it
     signs: npt.NDArray[np.float64] | None = None  # where sums are verified
     sent: list[m.SliceSum] = field(default_factory=list)  # likewise, by slice
     received: list[m.SliceSum] = field(default_factory=list)
@@ -168,11 +169,6 @@ class AgentExchange:
             now = self._now
         return has_left
 
-    @property
-    def may_push(self) -> bool:
-        """Whether `push` has more to do."""
-        return self._now is not None and self._now.progress.has_next
-
     # ---- what arrives
 
     def pushed(self, rank: int, header: SliceHeader, values: Values) -> None:
@@ -183,23 +179,18 @@ class AgentExchange:
             self._add_between(rank, header.iteration, header.slice_index, values)
 
     def room(self, rank: int, header: SliceHeader) -> Values:
-        """Where the answer belongs. Raises PeerError where nothing was asked of that rank."""
+        """Where the answer belongs, of which there is one. Raises PeerError where nothing was asked of that rank."""
         now = self._now
-        if now is None or header.iteration != now.number or header.slice_index >= len(now.cut.tensor):
+        if now is None or header.iteration != now.number:
             raise PeerError(
                 f"answered slice {header.slice_index} of iteration {header.iteration}, which is not under way"
             )
-        leader = self._leader(now.plan, self._own_site, header.slice_index)
-        owner = now.plan.server_of_slice[header.slice_index]
-        if rank != (owner if leader == self._ranks.rank else leader):
+        if now.asked.pop(header.slice_index, None) != rank:
             raise PeerError(f"answered slice {header.slice_index}, which was not pushed to it")
-        number = now.cut.tensor[header.slice_index]
-        if number >= len(now.tensors):
-            raise PeerError(f"answered slice {header.slice_index}, which was not pushed yet")
-        tensor = now.tensors[number]
-        if header.dtype != tensor.dtype.name:
-            raise PeerError(f"answered slice {header.slice_index} of {tensor.dtype.name} in {header.dtype}")
-        return self._slice(now, header.slice_index)
+        values = self._slice(now, header.slice_index)
+        if header.dtype != values.dtype.name:
+            raise PeerError(f"answered slice {header.slice_index} of {values.dtype.name} in {header.dtype}")
+        return values
 
     def answered(self, header: SliceHeader, frame: zmq.Frame | None) -> None:
         """A slice's sum is in its place."""
@@ -245,6 +236,7 @@ class AgentExchange:
 
     def _push_to(self, rank: int, now: _UnderWay, index: int, values: Values) -> None:
         header, payload, _ = self._coded(now, index, values, now.pushes_in)
+        now.asked[index] = rank
         self._links.push(rank, header, payload, now.plan.measure)
 
     def _coded(

@@ -41,7 +41,7 @@ from nalb.plane.memory import OwnSegment
 from nalb.planning.slices import sum_dtype
 from nalb.process.last_words import die, tell_launcher
 from nalb.process.main_thread import MainThread
-from nalb.services.batching.messages import BatchSizes, Computed, JoinBatching
+from nalb.services.batching.messages import BatchSizes
 from nalb.services.exchange.calls import announcement
 from nalb.services.exchange.messages import CallAgreed, Finish, TensorSpec
 from nalb.services.exchange.recorder import Group, PlaceInIteration
@@ -86,13 +86,15 @@ class PlaneSum:
     def __init__(self, front: "Front", tensor: int, memory: npt.NDArray[Any]):
         self._front, self._tensor = front, tensor
         self.memory = memory  # of this rank's summand, and then of the sum
-        self.summed: Callable[[int], object] = bool
-        self.ended: Callable[[Exception | None], object] = bool
+        self.told = 0  # elements that `summed` was called with
+        self.summed: Callable[[int, int], object]  # of `begin`
+        self.ended: Callable[[Exception | None], object]
 
-    def begin(self, summed: Callable[[int], object], ended: Callable[[Exception | None], object]) -> None:
-        """Begin the sum. A thread of the front's calls `summed` with how much of it is in memory, and at last `ended`.
+    def begin(self, summed: Callable[[int, int], object], ended: Callable[[Exception | None], object]) -> None:
+        """Begin the sum. A thread of the front's calls `summed` with each part that is in memory, and at last `ended`.
 
-        ended: called with the error because of which the sum does not come, or None. Neither may wait for anything.
+        summed: called with (start, stop), one part after the other. ended: called with the error because of which the sum does not
+        come, or None. Neither may wait for anything.
         """
         self.summed, self.ended = summed, ended
         self._front._begin(self._tensor, self)
@@ -105,7 +107,7 @@ class PlaneSum:
 
     def ready(self, elements: int) -> None:
         """Say that the first `elements` elements of the summand are in memory."""
-        self._front._send(o.Ready(self._tensor, elements))
+        self._front.send(o.Ready(self._tensor, elements))
 
 
 class Front:
@@ -128,6 +130,7 @@ class Front:
         self.waited_s = 0.0  # in `place`
         self._in_order = threading.RLock()  # one call at a time: the order of calls is alike on all ranks
         self._news = threading.Condition()  # guards what follows
+        self.listening = o.Listening("")  # where the agent does; no address before it has said so
         self._error: JobFailed | None = None
         self._looked_s = -math.inf
         self._is_leaving = self._has_joined = self._is_finished = False
@@ -147,38 +150,23 @@ class Front:
         self._tensors: list[tuple[int, np.dtype[Any]]] = []
         self._segment: OwnSegment | None = None
         self._reader = threading.Thread(target=self._read, name="nalb-sums", daemon=True)
+        self._reader.start()
         try:
-            self.listening = self._hear_first(startup_s)
+            self.send(start)
+            if not self._wait(lambda: self.listening.address, startup_s):
+                raise self._lost(f"has not started within {startup_s:g} s")
         except BaseException:
             self.agent.kill()
+            self._reader.join()
+            self.agent.close()
             raise
-        self._reader.start()
-
-    def _hear_first(self, startup_s: float) -> o.Listening:
-        try:
-            self.agent.send(self._start)
-            order = self.agent.receive(limit_s=startup_s)
-        except TimeoutError:
-            raise self._lost(f"has not started within {startup_s:g} s") from None
-        except BrokenPipeError:
-            order = None
-        if order is None:
-            raise self._lost(self.agent.how_it_ended())
-        if isinstance(order, o.Ended):
-            raise JobFailed(order.failure)
-        assert isinstance(order, o.Listening)
-        return order
 
     def join(self, addresses: list[str], coordinator: str) -> None:
         """Join the job; all ranks' agents are at these addresses. Raises JobFailed."""
-        self._send(o.Peers(addresses, coordinator))
+        self.send(o.Peers(addresses, coordinator))
         self._wait(lambda: self._has_joined)
 
     # ---- batch sizes
-
-    def tell_batching(self, message: JoinBatching | Computed) -> None:
-        """Hand a message on to whoever chooses batch sizes. Raises JobFailed."""
-        self._send(message)
 
     def next_batch_sizes(self) -> BatchSizes:
         """Wait for the next batch sizes. Raises JobFailed."""
@@ -191,12 +179,12 @@ class Front:
     def write_kept(self, path: str) -> None:
         """Have the agent write what rounding took to a file, and wait until it is there. Raises JobFailed."""
         written = self._kept_written + 1
-        self._send(o.WriteKept(path))
+        self.send(o.WriteKept(path))
         self._wait(lambda: self._kept_written == written)
 
     def read_kept(self, path: str) -> None:
         """Have the agent go on with what a file holds. Raises JobFailed."""
-        self._send(o.ReadKept(path))
+        self.send(o.ReadKept(path))
 
     # ---- sums
 
@@ -215,7 +203,7 @@ class Front:
             if place.breaks_off:
                 self._break_off()
             if place.number < 0:
-                self._send(announcement(number, "sum", ((number, elements, dtype),)))
+                self.send(announcement(number, "sum", ((number, elements, dtype),)))
                 self._wait(lambda: self._agreed >= number)
                 return None
             if place.learned:
@@ -230,13 +218,10 @@ class Front:
         if self._route.by_ring:
             return self._place_in_ring(place.is_last)
         self._wait(lambda: place.number not in self._under_way)
-        if self._segment is None:
-            self._share_segment()
-        assert self._segment is not None
+        segment = self._segment or self._share_segment()
         self.by_plane += 1
-        offset = self._segment.offsets[place.number]
-        self._send(o.Sum(place.number, self._segment.number, offset, self._calls))
-        return PlaneSum(self, place.number, self._segment.array(place.number))
+        self.send(o.Sum(place.number, segment.number, segment.offsets[place.number], self._calls))
+        return PlaneSum(self, place.number, segment.array(place.number))
 
     def _begin(self, tensor: int, one: PlaneSum) -> None:
         with self._news:
@@ -250,7 +235,7 @@ class Front:
             ring.left += 1
             if is_last:
                 ring.computed_s = monotonic()
-        self._send(o.RingBegun(self._calls))
+        self.send(o.RingBegun(self._calls))
 
         def done() -> None:
             with self._news:
@@ -299,7 +284,7 @@ class Front:
         self._tensors = [(spec.elements, np.dtype(sum_dtype(spec.dtype))) for spec in specs]
         for first in range(0, len(specs), TENSORS_OF_A_PACKET):
             part = specs[first : first + TENSORS_OF_A_PACKET]
-            self._send(o.TensorList(part, first + len(part) == len(specs), self._calls))
+            self.send(o.TensorList(part, first + len(part) == len(specs), self._calls))
 
     def _break_off(self) -> None:
         """End the iteration under way with the sums begun so far, and wait for them."""
@@ -308,28 +293,29 @@ class Front:
                 self._rings[-1].computed_s = monotonic()
             self._tell_rings()
         self._wait(lambda: not self._rings and not self._under_way)
-        self._send(o.BreakOff())
+        self.send(o.BreakOff())
 
     def note_by_gloo(self) -> None:
         """Tell that the script begins a collective of all ranks that is gloo's alone: it would wait for one that has left."""
         with self._news:
             self._by_gloo += 1
-            self._send(o.ByGloo(self._by_gloo))
+            self.send(o.ByGloo(self._by_gloo))
 
     # ---- shared memory
 
-    def _share_segment(self) -> None:
+    def _share_segment(self) -> OwnSegment:
         segment = self._segment = OwnSegment(self._segments, self._tensors)
         self._segments += 1
         try:
-            self._send(o.Segment(segment.number, segment.size_bytes), segment.descriptor)
+            self.send(o.Segment(segment.number, segment.size_bytes), segment.descriptor)
         finally:
             os.close(segment.descriptor)  # the memory stays while anyone has it mapped
+        return segment
 
     def _let_segment_go(self) -> None:
         if self._segment is not None:
             self._wait(lambda: not self._under_way)
-            self._send(o.Segment(self._segment.number, 0))
+            self.send(o.Segment(self._segment.number, 0))
             self._segment = None
 
     # ---- the agent's news
@@ -344,7 +330,8 @@ class Front:
         except Exception as problem:
             error = self._lost(f"cannot be understood: {one_line(problem)}")
         self._end(error)
-        if self.ends_script and not self._is_leaving:
+        has_begun = bool(self.listening.address)  # else the constructor raises the error
+        if self.ends_script and has_begun and not self._is_leaving:
             threading.Thread(target=self._end_script, name="nalb-grace", daemon=True).start()
 
     def _look_elsewhere(self) -> None:
@@ -357,9 +344,8 @@ class Front:
         except OSError:  # this process has no descriptor left at the moment
             return
         if why is not None:
-            failure = Failure(cause=Cause.UNREACHABLE, detail=why, role="worker", node=self._start.node)
             with suppress(OSError):  # the agent has ended, and has said why
-                self.agent.send(o.Leave(carried(failure)))
+                self.agent.send(o.Leave(carried(self._failure(Cause.UNREACHABLE, why))))
 
     def _end_script(self) -> None:
         since_s, error, script = monotonic(), self._error, MainThread()
@@ -382,7 +368,9 @@ class Front:
             self._end(JobFailed(order.failure))
             return
         with self._news:
-            if isinstance(order, o.AllJoined):
+            if isinstance(order, o.Listening):
+                self.listening = order
+            elif isinstance(order, o.AllJoined):
                 self._has_joined = True
             elif isinstance(order, CallAgreed):
                 self._agreed = order.number
@@ -399,7 +387,8 @@ class Front:
     def _take_sum(self, one: PlaneSum, order: o.Summed) -> None:
         error: Exception | None = None
         try:
-            one.summed(order.elements)
+            one.summed(one.told, order.elements)
+            one.told = order.elements
         except Exception as problem:
             error = problem
         if error is None and order.elements < len(one.memory):
@@ -421,22 +410,24 @@ class Front:
             one.ended(self._error)
 
     def _lost(self, what: str) -> JobFailed:
-        failure = Failure(
-            cause=Cause.ENDED, detail=f"lost its agent, which {what}", role="worker", node=self._start.node
-        )
-        return JobFailed(failure, PeerError.exit_code)
+        return JobFailed(self._failure(Cause.ENDED, f"lost its agent, which {what}"), PeerError.exit_code)
+
+    def _failure(self, cause: Cause, detail: str) -> Failure:
+        return Failure(cause=cause, detail=detail, role="worker", node=self._start.node)
 
     # ---- telling and waiting
 
-    def _wait(self, is_so: Callable[[], object]) -> None:
+    def _wait(self, is_so: Callable[[], object], limit_s: float | None = None) -> bool:
+        """Wait until it is so; whether it is, within the limit. Raises JobFailed."""
         with self._news:
-            self._news.wait_for(lambda: self._error is not None or is_so())
+            is_met = self._news.wait_for(lambda: self._error is not None or bool(is_so()), limit_s)
             if self._error is not None:
                 self._has_heard = True
                 raise self._error
+            return is_met
 
-    def _send(self, order: o.FromTraining, descriptor: int | None = None) -> None:
-        """Raises JobFailed where the agent has ended: its last words say why."""
+    def send(self, order: o.FromTraining, descriptor: int | None = None) -> None:
+        """Send an order. Raises JobFailed where the agent has ended: its last words say why."""
         try:
             self.agent.send(order, descriptor)
         except OSError:
@@ -452,9 +443,7 @@ class Front:
         elif self._error is not None:
             tell_launcher(self._error.failure)  # the script's own words are torch's, which name nobody
         self._is_leaving = True
-        node = self._start.node
-        failure = Failure(cause=Cause.SCRIPT, detail=failed, role="worker", node=node) if failed else None
         with suppress(OSError):
-            self.agent.send(o.Leave(failure and carried(failure)))
+            self.agent.send(o.Leave(carried(self._failure(Cause.SCRIPT, failed)) if failed else None))
         self._reader.join()
         self.agent.close()

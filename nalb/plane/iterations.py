@@ -101,7 +101,7 @@ class RankIterations:
     @property
     def may_go_on(self) -> bool:
         """Whether `go_on` has more to do, before anything comes."""
-        return self._exchange.may_push
+        return self._progress is not None and self._progress.has_next
 
     def _break_off(self) -> None:
         """No further tensors come."""

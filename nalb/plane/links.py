@@ -9,7 +9,7 @@ window, answers by the pushes, and a ROUTER would drop what is above its mark.
 import struct
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any, NamedTuple, Protocol
 
@@ -30,6 +30,7 @@ HEADER = struct.Struct("<IQIHH")  # epoch, iteration, slice, dtype, codec: 0 whe
 FORECAST = b"f"
 DTYPES = ("float32", "float64", "float16")
 MESSAGE_MOST = 8 * MAX_SLICE_ELEMENTS + 1024  # bytes of a frame
+PUSH_FRAMES = 2  # header and payload; a forecast is one
 READS_AT_ONCE = 16  # from one socket before the others have their turn
 
 Values = npt.NDArray[Any]
@@ -61,14 +62,13 @@ class Receiver(Protocol):
 class _Peer:
     """Another agent."""
 
-    __slots__ = ("answer_forecast_ns", "identity", "name", "push_forecast_ns", "rank", "socket")
+    __slots__ = ("forecast_ns", "identity", "name", "rank", "socket")
 
     def __init__(self, rank: int, name: str | None, socket: "zmq.Socket[bytes]"):
         self.rank, self.name, self.socket = rank, name, socket  # name: of its node by its key; None: without keys
         self.identity = identity_of(rank)
-        self.push_forecast_ns = self.answer_forecast_ns = (
-            0  # when the last forecast came; 0: none since the last message
-        )
+        # when a forecast came of a push, which is true, or of an answer; without one the message is not measured
+        self.forecast_ns: dict[bool, int] = {}
 
 
 def identity_of(rank: int) -> bytes:
@@ -156,32 +156,25 @@ class AgentLinks:
         server = self.server
         for _ in range(READS_AT_ONCE):
             try:
-                identity = server.recv(zmq.NOBLOCK)
+                identity, frames = server.recv(zmq.NOBLOCK), server.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.Again:
                 return
-            header = server.recv(copy=False) if server.rcvmore else None
-            payload = server.recv(copy=False) if header is not None and header.more else None
             peer = self._by_identity.get(identity)
-            last = header if payload is None else payload  # an empty frame is false
-            if peer is None or header is None or last is None or last.more or not self._is_from(peer, header):
-                self._refuse(server, last)
-                continue
+            if peer is None or len(frames) > PUSH_FRAMES or not self._is_from(peer, frames[0]):
+                continue  # of a stranger: anyone can reach the port
             try:
-                self._take_push(peer, header, payload, receiver)
+                self._take_push(peer, receiver, *frames)
             except PeerError as error:
                 raise _named(peer, error) from None
 
-    def _take_push(self, peer: _Peer, header: zmq.Frame, payload: zmq.Frame | None, receiver: Receiver) -> None:
+    def _take_push(self, peer: _Peer, receiver: Receiver, header: zmq.Frame, payload: zmq.Frame | None = None) -> None:
         if payload is None:
             if header.bytes != FORECAST:
                 raise PeerError("sent a header alone")
-            peer.push_forecast_ns = time.monotonic_ns()
+            peer.forecast_ns[True] = time.monotonic_ns()
             return
         head = _header(header.bytes)
-        if peer.push_forecast_ns:
-            number = wire.peer_number(peer.rank, is_worker=True)
-            self.rows.append((number, len(payload), peer.push_forecast_ns, time.monotonic_ns()))
-            peer.push_forecast_ns = 0
+        self._note_row(peer, True, len(payload), time.monotonic_ns())
         receiver.pushed(peer.rank, head, self._values(head, payload))
 
     def _values(self, head: SliceHeader, payload: zmq.Frame) -> Values:
@@ -207,50 +200,43 @@ class AgentLinks:
         """Whether a message comes from the node that it names, where there are keys."""
         return self._keys is None or self._node_of_user.get(str(header.get("User-Id"))) == peer.name
 
-    def _refuse(self, server: "zmq.Socket[bytes]", last: zmq.Frame | None) -> None:
-        """Drop the message of a stranger: anyone can reach the port."""
-        is_more = last is not None and last.more
-        while is_more:
-            is_more = server.recv(copy=False).more
-
-    def reader_of_answers(self, rank: int, receiver: Receiver) -> Callable[[], None]:
-        """A function that takes in some of what `rank` has answered."""
+    def read_answers(self, rank: int, receiver: Receiver) -> None:
+        """Take in some of what `rank` has answered."""
         peer = self.peers[rank]
-        socket, number = peer.socket, wire.peer_number(rank, is_worker=False)
-
-        def take(header: bytes) -> None:
-            if header == FORECAST:
-                peer.answer_forecast_ns = time.monotonic_ns()
+        for _ in range(READS_AT_ONCE):
+            try:
+                header = peer.socket.recv(zmq.NOBLOCK)
+            except zmq.Again:
                 return
-            head = _header(header)
-            values = receiver.room(rank, head)
-            frame = None
-            if head.codec:
-                frame = socket.recv(copy=False) if socket.rcvmore else zmq.Frame()
-                size_bytes, arrived_ns = len(frame), time.monotonic_ns()
-                self._codec(head).decode_into(frame.buffer, values)
-            else:
-                size_bytes = socket.recv_into(values.data) if socket.rcvmore else 0
-                arrived_ns = time.monotonic_ns()
-                if size_bytes != values.nbytes:
-                    raise PeerError(f"answered {size_bytes} bytes for {values.nbytes}")
-            if peer.answer_forecast_ns:
-                self.rows.append((number, size_bytes, peer.answer_forecast_ns, arrived_ns))
-                peer.answer_forecast_ns = 0
-            receiver.answered(head, frame)
+            try:
+                self._take_answer(peer, receiver, header)
+            except PeerError as error:
+                raise _named(peer, error) from None
 
-        def read() -> None:
-            for _ in range(READS_AT_ONCE):
-                try:
-                    header = socket.recv(zmq.NOBLOCK)
-                except zmq.Again:
-                    return
-                try:
-                    take(header)
-                except PeerError as error:
-                    raise _named(peer, error) from None
+    def _take_answer(self, peer: _Peer, receiver: Receiver, header: bytes) -> None:
+        if header == FORECAST:
+            peer.forecast_ns[False] = time.monotonic_ns()
+            return
+        head, socket = _header(header), peer.socket
+        values = receiver.room(peer.rank, head)
+        frame = None
+        if head.codec:
+            frame = socket.recv(copy=False) if socket.rcvmore else zmq.Frame()
+            size_bytes, arrived_ns = len(frame), time.monotonic_ns()
+            self._codec(head).decode_into(frame.buffer, values)
+        else:
+            size_bytes = socket.recv_into(values.data) if socket.rcvmore else 0
+            arrived_ns = time.monotonic_ns()
+            if size_bytes != values.nbytes:
+                raise PeerError(f"answered {size_bytes} bytes for {values.nbytes}")
+        self._note_row(peer, False, size_bytes, arrived_ns)
+        receiver.answered(head, frame)
 
-        return read
+    def _note_row(self, peer: _Peer, is_push: bool, size_bytes: int, arrived_ns: int) -> None:
+        """Note what a message took since its forecast, if one came."""
+        if forecast_ns := peer.forecast_ns.pop(is_push, 0):
+            number = wire.peer_number(peer.rank, is_worker=is_push)
+            self.rows.append((number, size_bytes, forecast_ns, arrived_ns))
 
 
 def _named(peer: _Peer, error: PeerError) -> PeerError:

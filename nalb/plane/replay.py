@@ -6,7 +6,6 @@ or for --iterations. Its environment is what torchrun sets, RANK and WORLD_SIZE,
 NALB_COORDINATOR. Its job has no ring, so its coordinator must run with --no-ring.
 """
 
-import argparse
 import os
 import sys
 import time
@@ -24,7 +23,7 @@ from nalb.plane.front import Front, JobFinished, PlaneSum
 from nalb.plane.rendezvous import told_agents
 from nalb.process.last_words import die
 from nalb.settings import for_agents
-from nalb.workloads import NAMES, TensorShape, load
+from nalb.workloads import TensorShape, load, replay_arguments
 
 FIRST_BUCKET_BYTES, BUCKET_BYTES = 1 << 20, 25 << 20  # DDP's, which begins with the last tensors
 
@@ -45,14 +44,10 @@ def buckets(tensors: Sequence[TensorShape]) -> list[int]:
 def begin(values: Values, way: PlaneSum) -> "Future[None]":
     """Begin a bucket's sum, which a thread of the front's copies back as it comes."""
     over: Future[None] = Future()
-    copied = 0
-
-    def summed(elements: int) -> None:
-        nonlocal copied
-        values[copied:elements] = way.memory[copied:elements]
-        copied = elements
-
-    way.begin(summed, lambda error: over.set_exception(error) if error else over.set_result(None))
+    way.begin(
+        lambda start, stop: np.copyto(values[start:stop], way.memory[start:stop]),
+        lambda error: over.set_exception(error) if error else over.set_result(None),
+    )
     way.write(lambda start, stop: np.copyto(way.memory[start:stop], values[start:stop]))
     return over
 
@@ -103,12 +98,7 @@ def replay(
 
 def main() -> int:
     """Run the program."""
-    parser = argparse.ArgumentParser(description="replay a model's gradient traffic on the plane")
-    parser.add_argument("model", choices=NAMES)
-    parser.add_argument("--compute-ms", type=float, default=0.0)
-    parser.add_argument("--iterations", type=int, default=0, help="0: until the coordinator ends the job")
-    parser.add_argument("--verify", action="store_true", help="check every sum against the known one")
-    args = parser.parse_args()
+    args = replay_arguments("replay a model's gradient traffic on the plane")
     try:
         front, rank, size = join(os.environ)
         fill = rank + 1 if args.verify else 0  # unverified sums are not reset, so any value but 0 would grow

@@ -1,4 +1,4 @@
-"""This process's own sockets, whoever in it has made them."""
+"""This process's own sockets and other descriptors, whoever in it has made them."""
 
 import os
 import socket
@@ -6,11 +6,19 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 
-def own_sockets() -> Iterator[socket.socket]:
-    """Yield copies of this process's own sockets."""
+def own_descriptors(kind: str) -> Iterator[int]:
+    """Yield this process's own descriptors of what /proc names so, such as "socket:"."""
     for name in os.listdir("/proc/self/fd"):
         with suppress(OSError):  # closed meanwhile
-            if os.readlink(f"/proc/self/fd/{name}").startswith("socket:") and (one := copy_of(int(name))) is not None:
+            if os.readlink(f"/proc/self/fd/{name}").startswith(kind):
+                yield int(name)
+
+
+def own_sockets() -> Iterator[socket.socket]:
+    """Yield copies of this process's own sockets."""
+    for descriptor in own_descriptors("socket:"):
+        with suppress(OSError):  # closed meanwhile
+            if (one := copy_of(descriptor)) is not None:
                 yield one
 
 

@@ -1,4 +1,4 @@
-"""Lists processes by id, and tells whether one is stopped.
+"""Lists processes by id, and tells whether one is stopped, and for how long.
 
 Signals take the ids that /proc shows only if /proc is that of our own PID namespace.
 """
@@ -41,3 +41,17 @@ def stopped_at(pid: int) -> int | None:
     except OSError:  # the process has ended
         return None
     return int(fields[11]) + int(fields[12]) if fields[0] == b"T" else None
+
+
+class Stop:
+    """For how long a signal has stopped a process, as far as somebody has looked."""
+
+    def __init__(self) -> None:
+        self._since_s = 0.0
+        self._ticks: int | None = None  # at the last look; None: it ran
+
+    def seen(self, ticks: int | None, now_s: float) -> float:
+        """Take in what `stopped_at` says now; returns the seconds. A process that ran in between is stopped anew."""
+        if ticks is None or ticks != self._ticks:
+            self._since_s, self._ticks = now_s, ticks
+        return now_s - self._since_s

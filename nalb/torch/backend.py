@@ -83,9 +83,8 @@ class NalbGroup(dist.ProcessGroup):  # type: ignore[misc]
         self._nccl: Any = None  # once it is asked for
         self._learning = threading.Lock()  # of each device's backend
         self._knows_devices, self._by_plane = gpus_by_plane, {"cpu", "cuda"} if gpus_by_plane else set[str]()
-        if (
-            job is not None and job.machine is None and self._is_default
-        ):  # a rank may end another group before all others do
+        # a rank may end another group before all others do
+        if job is not None and job.machine is None and self._is_default:
             job.watch(self.gloo)
         self._register("cpu", KIND.GLOO, self.gloo.group)
         if torch.cuda.is_available():
@@ -219,33 +218,27 @@ def _options_of(operation: dist.ReduceOp | None, timeout: timedelta | None) -> d
 
 
 def _hand_on(name: str) -> None:
-    def call(self: NalbGroup, *args: Any, **kwargs: Any) -> dist.Work:
+    def call(self: NalbGroup, *args: Any, **named: Any) -> dist.Work:
         self._know_devices()
         if name not in OF_TWO_RANKS:
             self._note_by_gloo()
-        return self.gloo.begun(getattr(self._inner, name)(*args, **kwargs))
+        if name in GATHERED:
+            args, named = _in_a_row(*args, **named)
+        return self.gloo.begun(getattr(self._inner, name)(*args, **named))
 
     setattr(NalbGroup, name, torch.compiler.disable(call))
 
 
-def _gather(name: str) -> None:
-    """Gather into one tensor of any shape: gloo cuts it along its first dimension, and SyncBatchNorm has one of length 1."""
-
-    def call(self: NalbGroup, output: torch.Tensor, input: torch.Tensor, *opts: Any, **named: Any) -> dist.Work:
-        self._know_devices()
-        self._note_by_gloo()
-        if output.is_contiguous():
-            output, input = output.view(-1), input.reshape(-1)
-        return self.gloo.begun(getattr(self._inner, name)(output, input, *opts, **named))
-
-    setattr(NalbGroup, name, torch.compiler.disable(call))
+def _in_a_row(output: torch.Tensor, input: torch.Tensor, *more: Any, **named: Any) -> tuple[tuple[Any, ...], Any]:
+    """What to gather into a tensor of any shape: gloo cuts it along its first dimension, and SyncBatchNorm has one of length 1."""
+    if output.is_contiguous():
+        output, input = output.view(-1), input.reshape(-1)
+    return (output, input, *more), named
 
 
-for _name in HANDED_ON:
-    _hand_on(_name)
-for _name in GATHERED:
-    if hasattr(dist.ProcessGroup, _name):
-        _gather(_name)
+for _name in (*HANDED_ON, *GATHERED):
+    if hasattr(dist.ProcessGroup, _name):  # by torch's version
+        _hand_on(_name)
 
 
 def current_job() -> TorchJob | None:

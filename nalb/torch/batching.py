@@ -22,13 +22,13 @@ import os
 import time
 from collections.abc import Iterator, Sized
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import psutil
 import torch
 import torch.distributed as dist
 
-from nalb.batching.schemes import SCHEMES
 from nalb.batching.stream import Stream
 from nalb.errors import InputError, StoreError
 from nalb.options import BATCH_MOST
@@ -36,6 +36,7 @@ from nalb.plane.front import Front
 from nalb.process.address import own_name
 from nalb.protocol.wire import FOREVER
 from nalb.services.batching import messages as m
+from nalb.services.batching.profiling import joining
 from nalb.settings import Settings, for_agents
 from nalb.torch.backend import current_job
 from nalb.torch.profiling import Work, measure
@@ -103,12 +104,8 @@ class BatchSizes:
         if self._front is None:
             self._present = m.BatchSizes(0, FOREVER, gathered(own, self._ranks))
         else:
-            points = None
-            if profile is not None and settings.batching in SCHEMES and SCHEMES[settings.batching].profiles:
-                told = settings.batch_maxima[self.rank] if settings.batch_maxima else None
-                limits = (settings.batch_total or total, most, told)
-                points, most = measure(profile, min(limit for limit in limits if limit is not None))
-            self._front.tell_batching(m.JoinBatching(own, most, points, power))
+            timed = None if profile is None else partial(measure, profile)
+            self._front.send(joining(settings, self.rank, own, total, most, power, timed))
             self._present = self._front.next_batch_sizes()
         self.sizes = self._present.sizes
         self.total = sum(self.sizes)
@@ -179,7 +176,7 @@ class BatchSizes:
         elapsed_s, cpu_s = max(elapsed_s, LEAST_S), time.process_time() - batch.begun_cpu_s
         cpu_share = min(1.0, cpu_s / (elapsed_s * self._cores))
         memory_share = psutil.virtual_memory().percent / 100  # of the whole machine, not of this process
-        self._front.tell_batching(
+        self._front.send(
             m.Computed(batch.iteration, batch.size, elapsed_s, cpu_share, memory_share, batch.period_s, batch.wait_s)
         )
 

@@ -32,7 +32,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from nalb.checkpoints.file import DIGEST_BYTES, Checkpoint, OptimizerState, Progress, Setting, decode
+from nalb.checkpoints.file import DIGEST_BYTES, Checkpoint, OptimizerState, Progress, Setting
 from nalb.checkpoints.keeper import Keeper
 from nalb.errors import CheckpointError, one_line
 from nalb.plane.front import Front
@@ -94,14 +94,11 @@ class Checkpoints:
         if not self._keeper.every:
             return Progress()
         self._claim_folder()
-        found = self._keeper.find(is_in_job=self._ranks > 1)
-        data = found.data if found else None
-        if self._ranks > 1:
-            data = self._agree(found.checkpoint.progress.iteration if found else 0, data)
-        if data is None:
+        is_in_job = self._ranks > 1
+        checkpoint = self._keeper.find(is_in_job, self._agree if is_in_job else None)
+        if checkpoint is None:
             self._seed_random(0)
             return Progress()
-        checkpoint = found.checkpoint if found and data is found.data else decode(data)
         self._apply(checkpoint)
         if self._rank == 0:
             log.warning("goes on from checkpoint %s", self._keeper.path_of(checkpoint))

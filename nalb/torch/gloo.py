@@ -5,17 +5,16 @@ looks for the connections themselves. Gloo has no call that names them, but the 
 """
 
 import ctypes
-import os
 import re
 import socket
-from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
 
 import torch.distributed as dist
 
-from nalb.process.own_sockets import copy_of
+from nalb.process.own_sockets import copy_of, own_descriptors
 
+EPOLL = "anon_inode:[eventpoll]"  # what /proc names an epoll instance
 ESTABLISHED = 1  # the state of a connection that carries data (tcp_states.h), the first byte of TCP_INFO
 WATCHED = re.compile(r"^tfd:\s+(\d+)", re.MULTILINE)  # a descriptor in an epoll instance's fdinfo: proc(5)
 
@@ -25,11 +24,11 @@ class Gloo:
 
     def __init__(self, store: dist.Store, rank: int, size: int, timeout: timedelta, address: str):
         """address: of this rank's interface."""
-        before = set(_epolls())
+        before = set(own_descriptors(EPOLL))
         options = dist.ProcessGroupGloo._Options()
         options._devices = [dist.ProcessGroupGloo.create_device(hostname=address)]
         options._timeout = timeout
-        made = [one for one in _epolls() if one not in before]
+        made = [one for one in own_descriptors(EPOLL) if one not in before]
         self.group = dist.ProcessGroupGloo(store, rank, size, options)
         # Another thread may have made one meanwhile. Where gloo connects at first use, there is nothing to look for.
         self._epoll = next((one for one in made if len(_connections(one)) == size - 1), None)
@@ -64,16 +63,6 @@ class Gloo:
                 with suppress(ValueError):  # another thread has done so
                     self._works.remove(one)
         return bool(self._works)
-
-
-def _epolls() -> Sequence[int]:
-    """Descriptors of this process's epoll instances."""
-    found = []
-    for name in os.listdir("/proc/self/fd"):
-        with suppress(OSError):  # closed meanwhile
-            if os.readlink(f"/proc/self/fd/{name}") == "anon_inode:[eventpoll]":
-                found.append(int(name))
-    return found
 
 
 def _connections(epoll: int) -> list[int]:

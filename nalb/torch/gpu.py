@@ -49,7 +49,6 @@ class GpuSums:
                 events.append((start, stop, self._cuda.Event()))
                 events[-1][2].record()
         flat.record_stream(self._stream)
-        copied = 0
 
         def hand_in() -> None:
             try:
@@ -60,12 +59,10 @@ class GpuSums:
             except Exception as error:
                 work.complete(error)
 
-        def summed(elements: int) -> None:
-            nonlocal copied
-            pinned[copied:elements].copy_(shared[copied:elements])
+        def summed(start: int, stop: int) -> None:
+            pinned[start:stop].copy_(shared[start:stop])
             with self._cuda.stream(self._stream), torch.inference_mode(flat.is_inference()):
-                flat[copied:elements].copy_(pinned[copied:elements], non_blocking=True)
-            copied = elements
+                flat[start:stop].copy_(pinned[start:stop], non_blocking=True)
 
         def ended(error: Exception | None) -> None:
             with self._cuda.stream(self._stream), torch.inference_mode(tensor.is_inference()):

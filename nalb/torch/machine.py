@@ -37,9 +37,9 @@ class Machine:
         number = next(index for index, ranks in enumerate(machines) if rank in ranks)
         ranks = machines[number]
         self._front = front
-        place = ranks.index(rank), len(ranks)
-        self._sums = new_gloo(f"machine{number}/sums", *place) if len(ranks) > 1 else None
-        self._copies = new_gloo(f"machine{number}/copies", *place) if len(ranks) > 1 else None
+        place = ranks.index(rank), len(ranks)  # a rank alone is a group of one, in which sums and copies do nothing
+        self._sums = new_gloo(f"machine{number}/sums", *place)
+        self._copies = new_gloo(f"machine{number}/copies", *place)
         if front is not None:
             self.out = new_gloo("machines", number, len(machines))
             self._outward = ThreadPoolExecutor(1, "nalb-out")
@@ -48,28 +48,23 @@ class Machine:
     def add_up(self, tensor: torch.Tensor) -> dist.Work:
         """Begin the sum over all ranks of all machines."""
         if self._front is None:
-            assert self._sums is not None
-            assert self._copies is not None
             # a clone: the copy may come before gloo is done with the sum here
             self._sums.group.allreduce([tensor.clone()])
             return self._copies.group.broadcast(tensor, 0)
         work = SumWork(tensor)
-        at_home = self._sums.group.allreduce([tensor]) if self._sums is not None else None
-        gone = self._outward.submit(self._go_out, tensor, at_home)
+        at_home = self._sums.group.allreduce([tensor])
+        gone = self._outward.submit(self._go_out, self._front, tensor, at_home)
         self._homeward.submit(self._come_home, tensor, gone, work)
         return work
 
-    def _go_out(self, tensor: torch.Tensor, at_home: dist.Work | None) -> dist.Work:
-        assert self._front is not None
-        if at_home is not None:
-            at_home.wait()
-        return add_up(self._front, tensor, lambda: self.out.begun(self.out.group.allreduce([tensor])))
+    def _go_out(self, front: Front, tensor: torch.Tensor, at_home: dist.Work) -> dist.Work:
+        at_home.wait()
+        return add_up(front, tensor, lambda: self.out.begun(self.out.group.allreduce([tensor])))
 
     def _come_home(self, tensor: torch.Tensor, gone: "Future[dist.Work]", work: SumWork) -> None:
         try:
             gone.result().wait()
-            if self._copies is not None:
-                self._copies.group.broadcast(tensor, 0).wait()
+            self._copies.group.broadcast(tensor, 0).wait()
             work.complete()
         except Exception as error:
             work.complete(error)

@@ -56,14 +56,11 @@ def _on_cpu(tensor: torch.Tensor, way: PlaneSum) -> SumWork:
     work = SumWork(tensor)
     flat = tensor.contiguous().view(-1)
     shared = torch.from_numpy(way.memory)
-    copied = 0
 
-    def summed(elements: int) -> None:
-        nonlocal copied
+    def summed(start: int, stop: int) -> None:
         with torch.inference_mode(flat.is_inference()):  # which is each thread's own
-            flat[copied:elements].copy_(shared[copied:elements])
-        copied = elements
-        if elements == len(flat) and not tensor.is_contiguous():
+            flat[start:stop].copy_(shared[start:stop])
+        if stop == len(flat) and not tensor.is_contiguous():
             with torch.inference_mode(tensor.is_inference()):
                 tensor.copy_(flat.view(tensor.shape))
 

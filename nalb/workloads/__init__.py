@@ -3,6 +3,7 @@
 mobilenet: mobilenet1_0, 12.9 MB; resnet50: resnet50_v1, 94.2 MB; alexnet: alexnet, 228 MB (float32).
 """
 
+import argparse
 import json
 import math
 from dataclasses import dataclass
@@ -39,6 +40,16 @@ def load(name: str) -> list[TensorShape]:
         raise InputError(f"unknown workload {name!r}: choose one of {', '.join(NAMES)}")
     rows = json.loads(resources.files(__package__).joinpath(f"{name}.json").read_text(encoding="utf-8"))
     return [TensorShape(row["name"], tuple(row["shape"]), row["dtype"]) for row in rows]
+
+
+def replay_arguments(description: str) -> argparse.Namespace:
+    """What the command line of a rank says that replays a model, on either plane."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("model", choices=NAMES)
+    parser.add_argument("--compute-ms", type=float, default=0.0)
+    parser.add_argument("--iterations", type=int, default=0, help="0: until the coordinator ends the job")
+    parser.add_argument("--verify", action="store_true", help="check every sum against the known one")
+    return parser.parse_args()
 
 
 def bytes_of(name: str) -> int:

@@ -97,7 +97,7 @@ class Job:
         """One sum by the plane: itself, and what its thread is called with."""
         one, said = placed.result(LIMIT_S), []
         assert isinstance(one, PlaneSum)
-        one.begin(said.append, lambda error: said.append(error or "ended"))
+        one.begin(lambda *part: said.append(part), lambda error: said.append(error or "ended"))
         return one, said
 
 
@@ -156,7 +156,7 @@ def test_a_sum_by_the_plane(job):
     job.agent.tell(o.Summed(0, 1000))
     job.agent.tell(o.Summed(0, 3000))
     until(lambda: len(said) == 3)
-    assert said == [1000, 3000, "ended"]
+    assert said == [(0, 1000), (1000, 3000), "ended"]
     assert one.memory[2999] == 5.0
     second = job.place(2001)
     assert job.agent.hear() == o.Sum(tensor=1, segment=segment.number, offset_bytes=12032, calls=6)
@@ -176,7 +176,7 @@ def test_a_place_is_used_again_once_its_sum_was_read(job):
     job.agent.tell(o.Summed(0, 3000))
     assert job.agent.hear().tensor == 0
     assert isinstance(again.result(LIMIT_S), PlaneSum)
-    assert said == [3000, "ended"]
+    assert said == [(0, 3000), "ended"]
 
 
 def test_an_iteration_of_the_ring_is_told_once_all_its_sums_are_done(job):

@@ -60,7 +60,7 @@ def test_slices_and_answers_by_codecs():
             assert np.abs(values - VALUES).max() <= {"int4": 0.08, "int8": 0.004, "bfloat16": 0.002}.get(name, 0.0003)
             b.answer([0], header, frame, False)
             assert a.peers[1].socket.poll(10_000)
-            a.reader_of_answers(1, answers)()
+            a.read_answers(1, answers)
             assert answers.values.tobytes() == values.tobytes()
             assert [one if one is None else one.bytes for one in answers.frames] == [
                 None if codec is None else bytes(frame)
@@ -96,4 +96,4 @@ def test_an_answer_of_another_length():
         )
         assert a.peers[1].socket.poll(10_000)
         with pytest.raises(PeerError, match="rank 1 sent 9 values in int4 for 600"):
-            a.reader_of_answers(1, Receiver())()
+            a.read_answers(1, Receiver())

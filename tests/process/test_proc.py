@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nalb.process.proc import require_own_proc, stopped_at
+from nalb.process.proc import Stop, require_own_proc, stopped_at
 
 BYSTANDER = """
 import subprocess, sys
@@ -42,6 +42,11 @@ def test_a_name_that_the_kernel_cuts_within_a_character_is_no_matter(tmp_path: P
             assert stopped_at(one.pid) is not None
         finally:
             one.kill()
+
+
+def test_a_stop_begins_anew_where_the_process_has_run_in_between():
+    stop, looks = Stop(), [(None, 1.0), (7, 2.0), (7, 5.0), (8, 6.0), (8, 6.5), (None, 7.0), (8, 9.0)]
+    assert [stop.seen(ticks, now_s) for ticks, now_s in looks] == [0, 0, 3, 0, 0.5, 0, 0]
 
 
 @pytest.mark.root

@@ -71,7 +71,7 @@ class Way:
             self.ended(self.error)
             raise self.error
         self.memory[start:elements] *= 2
-        self.summed(elements)
+        self.summed(start, elements)
         if elements == len(self.memory):
             self.ended(None)
 

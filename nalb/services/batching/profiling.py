@@ -3,7 +3,10 @@
 from collections.abc import Callable
 
 from nalb.batching.lbb import BatchProfile
+from nalb.batching.schemes import SCHEMES
+from nalb.services.batching.messages import JoinBatching
 from nalb.services.batching.sizer import SET_UP
+from nalb.settings import Settings
 
 TIMED = 2  # timed runs of a size, after the runs that set it up
 Points = list[tuple[int, float]]  # samples, seconds
@@ -28,6 +31,27 @@ def measure(run_s: Callable[[int], float], most: int, is_memory: Callable[[Excep
         profile.measured(elapsed_s)
         points.append((size, elapsed_s))
     return points, profile.limit
+
+
+def joining(
+    settings: Settings,
+    rank: int,
+    batch_size: int,
+    total: int,
+    most: int | None,
+    power: float | None,
+    timed: Callable[[int], tuple[Points, int]] | None,
+) -> JoinBatching:
+    """The message by which a worker joins, with a profile where the job's batch sizes follow from one.
+
+    total: samples of all workers' first batches. timed: measures the worker up to so many samples; None: its script cannot.
+    """
+    points = None
+    if timed is not None and settings.batching in SCHEMES and SCHEMES[settings.batching].profiles:
+        told = settings.batch_maxima[rank] if settings.batch_maxima else None
+        limits = (settings.batch_total or total, most, told)
+        points, most = timed(min(limit for limit in limits if limit is not None))
+    return JoinBatching(batch_size, most, points, power)
 
 
 def best_time_s(run_s: Callable[[int], float], size: int) -> float:
