@@ -28,7 +28,10 @@ def own_address(environ: Mapping[str, str], master: str | None = None, given_by:
         return _of_interface(name.split(",")[0])
     master = master or environ.get("MASTER_ADDR")
     if not master:
-        raise InputError("environment variable MASTER_ADDR is not set: set NALB_ADDRESS to this machine's IP address")
+        raise InputError(
+            "environment variable MASTER_ADDR is not set, and init_method names no host: set NALB_ADDRESS to this machine's IPv4 "
+            "address, or to 127.0.0.1 where all ranks run on it"
+        )
     try:
         found = towards(master)
     except OSError as error:

@@ -132,6 +132,9 @@ def new_gloo(store: dist.Store, rank: int, size: int, timeout: timedelta) -> Glo
     if size == 1:
         return Gloo(store, rank, size, timeout, ALONE)
     address = _address(store)
+    # Gloo may outlive its group. With this rank's own store the server would too, and a next default group would find its keys.
+    if isinstance(_innermost(store), dist.TCPStore) and hasattr(store, "clone"):  # torch 2.5 has none
+        store = store.clone()
     if interface := interface_of(address):
         os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
     return Gloo(store, rank, size, timeout, address)
@@ -160,9 +163,14 @@ def _join(store: dist.Store, rank: int, nodes: Sequence[str]) -> Front:
 
 def _address(store: dist.Store) -> str:
     """This rank's, on the way to the store where it has a host."""
+    found = _innermost(store)
+    return own_address(os.environ, found.host if isinstance(found, dist.TCPStore) else None)
+
+
+def _innermost(store: dist.Store) -> dist.Store:
     while isinstance(store, dist.PrefixStore):
         store = store.underlying_store
-    return own_address(os.environ, store.host if isinstance(store, dist.TCPStore) else None)
+    return store
 
 
 def _await_agents(store: dist.Store, nodes: Sequence[str], within_s: float) -> None:
