@@ -324,8 +324,9 @@ def judge_alone(case: Case, code: int, lines: Sequence[str]) -> tuple[str, bool]
     raises = lacks and any(line.startswith(f"[{case.node}]") and "Error: " in line for line in lines)
     places = [node for node in VENUES[case.venue].nodes if node != case.node or not (is_killed or raises)]
     others = [line for line in lines if not line.startswith(f"[{case.node}]")]
-    if is_killed and case.phase == "end" and f"[{case.node}] last step" in lines and not any(map(is_of_error, others)):
-        return "killed once it had left, and the others ended well", True
+    has_left = is_killed and f"[{case.node}] last step" in lines
+    if case.phase == "end" and (has_left or raises) and not any(map(is_of_error, others)):
+        return "failed once all was summed, and the others ended well", True
     said = [[line for line in lines if line.startswith(f"[{node}]") and NALBS.search(line)] for node in places]
     names = [f"{role} {case.node}" for role in ("worker", "agent")]
     if case.victim == "scheduler":
