@@ -75,9 +75,10 @@ class NetworkGuardian:
         """Dismiss the guardian. An owner that fails calls take_down before; if that is interrupted, the guardian does the rest."""
         if self._held is not None:
             os.close(self._held)
-        if kind is None or self._taken_down:
+        is_done = kind is None or self._taken_down
+        if is_done:
             self._say("done")
-        self._guardian.dismiss(RELEASE_DEADLINE_S)
+        self._guardian.dismiss(RELEASE_DEADLINE_S if is_done else None)
 
     def _say(self, line: str) -> None:
         self._guardian.say(f"{line}\n".encode())

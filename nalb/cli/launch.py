@@ -101,7 +101,9 @@ def main(args: argparse.Namespace) -> int:
         print("\n".join(environment_lines(request)))
         return 0
     run_dir = launch(request, around_of(args))
-    print_line(f"nalb launch: all processes ended well; logs in {run_dir / 'logs'}")
+    logs = run_dir / "logs"
+    where = f"logs in {logs}" if logs.exists() else f"{run_dir} is gone, and the logs with it"
+    print_line(f"nalb launch: all processes ended well; {where}")
     return 0
 
 

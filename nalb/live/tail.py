@@ -1,7 +1,8 @@
 """Follows the events of a run from its files alone: the job does no work for whoever looks, and knows of nobody.
 
-The coordinator appends each event to samples.jsonl at once, so a follower also sees what came before it. Messages of single
-iterations, which make up most of the file, are passed over. A run that was restarted goes on in restart-1, restart-2 and so on.
+The coordinator appends each event to samples.jsonl as soon as the disk takes it, so a follower also sees what came before it.
+Messages of single iterations, which make up most of the file, are passed over. A run that was restarted goes on in restart-1,
+restart-2 and so on.
 The coordinator's socket for observers stands in the directory as long as a job runs; its absence tells that the job is over.
 Choice not taken: to connect to that socket, which tells the same events, and those before it not at all.
 """

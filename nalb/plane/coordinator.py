@@ -9,7 +9,6 @@ agent's coordinator ignores that, as its agent does (agent.py).
 
 import os
 import signal
-import socket
 import sys
 import time
 from collections.abc import Callable
@@ -65,15 +64,12 @@ def main() -> int:
     """Run the program."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the training processes get it too, and leave
     raise_file_limit()
+    endpoint, size, node, *options = sys.argv[1:]
     try:
-        endpoint, size, node, *options = sys.argv[1:]
         settings = for_agents(os.environ, node=node, endpoint=f"tcp://{endpoint}", size=int(size), role="scheduler")
         serve(settings, has_ring=NO_RING not in options, is_alone=ALONE in options)
     except NalbError as error:
-        die(
-            Failure(cause=Cause.COORDINATOR, detail=str(error), role="scheduler", node=socket.gethostname()),
-            error.exit_code,
-        )
+        die(Failure(cause=Cause.COORDINATOR, detail=str(error), role="scheduler", node=node), error.exit_code)
     return 0
 
 

@@ -3,6 +3,7 @@ guardians, which clean up after the command."""
 
 import os
 import select
+import signal
 import subprocess
 from collections.abc import Sequence
 from contextlib import suppress
@@ -105,10 +106,15 @@ class Guardian:
             self._process.stdin.write(line)
             self._process.stdin.flush()
 
-    def dismiss(self, limit_s: float) -> None:
-        """Close the guardian's stdin, and wait for its end. Raises subprocess.TimeoutExpired after limit_s."""
+    def dismiss(self, limit_s: float | None) -> None:
+        """Close the guardian's stdin, and wait for its end. It is killed if it has not ended after limit_s; None: no limit."""
         self._close()
-        self._process.wait(limit_s)
+        self._process.send_signal(signal.SIGCONT)  # someone may have stopped it
+        try:
+            self._process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
         GUARDIANS.discard(self._process.pid)
 
     def _start(self) -> "subprocess.Popen[bytes]":

@@ -15,7 +15,6 @@ import ctypes
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from collections import defaultdict
@@ -172,8 +171,7 @@ class JobGuardian:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._guardian.say(b"done\n")
-        with suppress(subprocess.TimeoutExpired):
-            self._guardian.dismiss(DISMISS_DEADLINE_S)
+        self._guardian.dismiss(DISMISS_DEADLINE_S)
 
 
 def main(argv: list[str]) -> int:

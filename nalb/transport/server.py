@@ -1,4 +1,7 @@
-"""Runs the coordinator: one thread beside the ps-lite scheduler, with two sockets (processes, observers) and a file of events."""
+"""Runs the coordinator: one thread beside the ps-lite scheduler, with two sockets (processes, observers).
+
+A second thread writes the file of events. The first one also answers signs of life, so it must not wait for a disk.
+"""
 
 import queue
 import threading
@@ -19,7 +22,7 @@ from nalb.feedback.routing import Routing
 from nalb.measurement.estimators import ESTIMATORS, Estimator
 from nalb.measurement.samples import Samples
 from nalb.process.last_words import die
-from nalb.process.line_file import LineFile
+from nalb.process.line_file import LineWriter
 from nalb.protocol import wire
 from nalb.protocol.coordinator import Coordinator
 from nalb.protocol.observers import Measured
@@ -34,6 +37,7 @@ from nalb.transport.keys import own_keys
 from nalb.transport.observer_door import ObserverDoor
 
 LAST_WORDS_MS = 2000  # the time that an Abort may take to leave
+LAST_EVENTS_S = 5.0  # for the disk to take them; the launcher waits 7 s for the coordinator once all have left
 LEFT_CHECK_S = 0.5  # between two looks at whether the thread, which ends with an aborted job, lives
 
 
@@ -81,7 +85,7 @@ class CoordinatorThread:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stop.set()
-        self._thread.join(timeout=5.0)
+        self._thread.join(timeout=LAST_EVENTS_S + 5.0)
 
     def _run(self) -> None:
         with ExitStack() as stack:
@@ -100,7 +104,7 @@ class CoordinatorThread:
                     secure_server(router, keys)
                 _bind(router, self._settings)
                 self.port = int(router.getsockopt_string(zmq.LAST_ENDPOINT).rpartition(":")[2])
-                log = open_log(self._settings, stack)
+                log = open_log(self._settings)
             except Exception as failure:
                 self._started.put(failure)
                 return
@@ -111,19 +115,22 @@ class CoordinatorThread:
             try:
                 self._serve(router, talks, door, state, log, members)
             except Exception as error:
-                why = (
-                    str(error)
-                    if isinstance(error, NalbError)
-                    else f"failed as coordinator: {type(error).__name__}: {error}"
-                )
-                if isinstance(error, OSError) and log is not None:
-                    why = f"cannot write {self._settings.samples_path} ({error.strerror}): make room"
-                node = self._settings.node
-                state.abort(Failure(cause=Cause.COORDINATOR, detail=why, role="scheduler", node=node), time.monotonic())
+                self._abort(state, error)
+                flush(talks, state, None, door)
+            try:  # only now, since an Abort must not wait for a disk
+                if log is not None:
+                    log.finish(LAST_EVENTS_S)
+            except MachineError as error:
+                self._abort(state, error)
                 flush(talks, state, None, door)
             verdict = state.verdict
         if verdict is not None:  # the sockets are closed, so every Abort has left
             die(verdict)
+
+    def _abort(self, state: Coordinator, error: Exception) -> None:
+        why = str(error) if isinstance(error, NalbError) else f"failed as coordinator: {type(error).__name__}: {error}"
+        node = self._settings.node
+        state.abort(Failure(cause=Cause.COORDINATOR, detail=why, role="scheduler", node=node), time.monotonic())
 
     def _serve(
         self,
@@ -131,7 +138,7 @@ class CoordinatorThread:
         talks: Conversations,
         door: ObserverDoor | None,
         state: Coordinator,
-        log: LineFile | None,
+        log: LineWriter | None,
         members: dict[str, str] | None,
     ) -> None:
         tick_ms = int(self._settings.heartbeat_s * 500)
@@ -209,8 +216,8 @@ def take_of_observer(state: Coordinator, frames: list[bytes]) -> None:
         state.rejected["undecodable message"] += 1
 
 
-def flush(talks: Conversations, state: Coordinator, log: LineFile | None, door: ObserverDoor | None = None) -> None:
-    """Send what the coordinator has to say, and write its events. Each plan is encoded once."""
+def flush(talks: Conversations, state: Coordinator, log: LineWriter | None, door: ObserverDoor | None = None) -> None:
+    """Send what the coordinator has to say, and have its events written. Each plan is encoded once."""
     encoded, frame = None, zmq.Frame()  # a plan that goes to every worker is encoded once and not copied
     while state.outbox:
         identity, message = state.outbox.popleft()
@@ -243,8 +250,8 @@ def _bind(router: "zmq.Socket[bytes]", settings: Settings) -> None:
     except zmq.ZMQError as error:
         raise MachineError(
             f"the coordinator cannot listen on {host}:{port} ({error}): the port is taken or the address is not this host's; "
-            "choose another root port: root_port in the hosts file, --root HOST:PORT, or under other launchers DMLC_PS_ROOT_PORT "
-            "or NALB_COORDINATOR"
+            "start again where nalb chooses the port, as with --local, or choose another root port: root_port in the hosts file, "
+            "--root HOST:PORT, or under other launchers DMLC_PS_ROOT_PORT or NALB_COORDINATOR"
         ) from None
 
 
@@ -257,11 +264,11 @@ def open_door(context: "zmq.Context[zmq.Socket[bytes]]", settings: Settings, sta
     return ObserverDoor(socket, settings.observers, settings.num_workers + settings.num_servers)
 
 
-def open_log(settings: Settings, stack: ExitStack) -> LineFile | None:
+def open_log(settings: Settings) -> LineWriter | None:
     """The file of the job's events; None where settings name none. Raises InputError where it cannot be made."""
     if settings.samples_path is None:
         return None
     try:
-        return stack.enter_context(LineFile(settings.samples_path))
+        return LineWriter(settings.samples_path)
     except OSError as error:
         raise InputError(f"NALB_SAMPLES={settings.samples_path}: {error.strerror}") from None

@@ -75,6 +75,14 @@ def test_flags_of_the_other_framework(
     assert says in line
 
 
+def test_a_run_directory_that_is_gone_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "run"
+    command = f"until [ -e {out}/logs/n0.worker.log ]; do sleep 0.01; done; rm -r {out}"
+    flags = ["--local", "1", "--framework", "torch", "--scheme", "gloo"]
+    assert run(["launch", "--out", str(out), *flags, "--", "sh", "-c", command]) == 0
+    assert f"all processes ended well; {out} is gone, and the logs with it" in capsys.readouterr().out
+
+
 @needs_torch
 @pytest.mark.root
 @pytest.mark.torch

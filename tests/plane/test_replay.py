@@ -1,18 +1,20 @@
 """Replays on the plane, each in a process of its own, as `nalb compare` starts them."""
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from nalb.errors import InputError
+from nalb.errors import InputError, MachineError
 from nalb.plane.coordinator import check
 from nalb.plane.replay import BUCKET_BYTES, FIRST_BUCKET_BYTES, buckets
 from nalb.process.own_program import own_argv
 from nalb.settings import for_agents
 from nalb.workloads import NAMES, load
+from tests.failures import AS_LAUNCHED, told_in, who
 from tests.plane.plain_front import LIMIT_S
 from tests.ports import free_ports
 
@@ -40,6 +42,16 @@ def test_what_only_mxnet_has_is_refused(name, value, says):
     settings = for_agents({name: value}, node="n0", endpoint="tcp://127.0.0.1:1", size=2, role="scheduler")
     with pytest.raises(InputError, match=says):
         check(settings)
+
+
+def test_a_coordinator_whose_port_is_taken_names_its_node():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        endpoint = f"127.0.0.1:{taken.getsockname()[1]}"
+        argv = own_argv("nalb.plane.coordinator", endpoint, "2", "n7", "--alone")
+        done = subprocess.run(argv, env=AS_LAUNCHED, stderr=subprocess.PIPE, text=True, check=False)
+    failure = told_in(done.stderr)
+    assert (done.returncode, who(failure)) == (MachineError.exit_code, ("scheduler", "n7"))
+    assert f"cannot listen on {endpoint}" in failure.detail
 
 
 @pytest.mark.jobs

@@ -52,6 +52,26 @@ def test_guardians_that_do_not_stay_alive_are_told() -> None:
     guardian.dismiss(10.0)
 
 
+def test_a_guardian_that_was_stopped_hears_the_last_line_too(tmp_path: Path) -> None:
+    heard = tmp_path / "heard"
+    guardian = daemon.Guardian(own_code_argv(LISTENS, str(heard)), "the guardian")
+    (pid,) = daemon.GUARDIANS
+    os.kill(pid, signal.SIGSTOP)
+    guardian.say(b"done\n")
+    guardian.dismiss(10.0)
+    assert heard.read_bytes() == b"done\n"
+    assert not daemon.GUARDIANS
+
+
+def test_a_guardian_that_does_not_end_is_killed() -> None:
+    guardian = daemon.Guardian(own_code_argv("import signal; signal.pause()"), "the guardian")
+    (pid,) = daemon.GUARDIANS
+    guardian.dismiss(0.1)
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+    assert not daemon.GUARDIANS
+
+
 def test_a_daemon_that_ends_is_noticed() -> None:
     started = daemon.start(own_code_argv(DETACHES), "the helper")
     assert started.said == "up 7"

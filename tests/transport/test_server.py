@@ -1,17 +1,18 @@
 """The coordinator's shell: its file of events, and what a stranger who can reach its port can make it keep."""
 
+import os
 import socket
 import struct
 import subprocess
 import sys
 from collections import deque
-from contextlib import ExitStack
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from nalb.errors import PeerError
+from nalb.errors import MachineError, PeerError
 from nalb.events import FailureEvent, ReadyEvent
 from nalb.failures import Cause, Failure
 from nalb.launch.ports import free_pair
@@ -32,12 +33,15 @@ FAILURE = FailureEvent(at_s=2.0, failure=Failure(cause=Cause.SILENT, detail="x",
 def test_an_event_that_does_not_fit_is_an_error_and_what_follows_is_read(tmp_path, caplog):
     path = tmp_path / "samples.jsonl"
     state = SimpleNamespace(outbox=deque(), events=[READY])
-    with ExitStack() as stack:
-        log = open_log(SimpleNamespace(samples_path=str(path)), stack)
+    log = open_log(SimpleNamespace(samples_path=str(path)))
+    flush(None, state, log)
+    log.finish(10.0)
+    log = open_log(SimpleNamespace(samples_path=str(path)))
+    state.events.append(READY)
+    with files_of_at_most(path.stat().st_size + 20):
         flush(None, state, log)
-        state.events.append(READY)
-        with files_of_at_most(path.stat().st_size + 20), pytest.raises(OSError, match="too large"):
-            flush(None, state, log)
+        with pytest.raises(MachineError, match="too large"):
+            log.finish(10.0)
     append_event(path, FAILURE)  # the launcher's, once there is room
     assert read_events(tmp_path) == [READY, FAILURE]
     assert f"{path}, line 2 is torn" in caplog.text
@@ -80,6 +84,27 @@ def test_a_process_that_comes_once_all_have_met_ends_alone() -> None:
     code, _, told = job.stdout.partition(" ")
     failure = told_in(told)
     assert (int(code), failure.cause, who(failure)) == (PeerError.exit_code, Cause.IDENTITY, ("agent", "n0"))
+
+
+def test_a_disk_that_stands_still_ends_no_job_but_is_told_at_its_end(tmp_path: Path) -> None:
+    path = tmp_path / "samples.jsonl"
+    os.mkfifo(path)
+    pipe = os.open(path, os.O_RDWR | os.O_NONBLOCK)
+    with suppress(BlockingIOError):
+        while True:  # until it is full: nobody reads it
+            os.write(pipe, bytes(4096))
+    command = [sys.executable, "-c", JOB, "raise SystemExit(7)"]
+    environment = AS_LAUNCHED | {"NALB_SAMPLES": str(path)}
+    job = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    os.close(pipe)
+    failure = told_in(job.stderr)
+    assert job.stdout.startswith("7 "), job.stderr
+    assert (job.returncode, failure.cause, who(failure)) == (
+        PeerError.exit_code,
+        Cause.COORDINATOR,
+        ("scheduler", "n0"),
+    )
+    assert failure.detail.startswith(f"cannot write {path} (its disk stands still")
 
 
 GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"CURVE".ljust(20, b"\0") + bytes(32)  # ZMTP 3.1
