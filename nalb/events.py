@@ -178,14 +178,22 @@ class LinkChange(Struct, frozen=True):
     mbps: float | int
 
 
+class DelayChange(Struct, frozen=True):
+    """New delays of one node's or site's link."""
+
+    up_ms: float | int
+    down_ms: float | int
+
+
 class NetworkChange(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """New rates, caps and quotas of the emulated network."""
+    """New rates, caps, delays and quotas of the emulated network."""
 
     at_s: float | int  # the moment that the network file gives
     nodes: dict[str, NodeChange]
     links: list[LinkChange]
     cpu_quotas: dict[str, float | int] = {}  # cores by node
     sites: dict[str, NodeChange] = {}  # by site: of the link that its nodes share
+    delays: dict[str, DelayChange] = {}  # by node or site whose traces say delays
 
 
 class ChangeEvent(Event, frozen=True, kw_only=True):

@@ -29,6 +29,10 @@ def describe(change: TimedChange) -> dict[str, Any]:
         described["sites"] = {
             name: {"up_mbps": up, "down_mbps": down} for name, (up, down) in change.site_rates.items()
         }
+    if change.delays:
+        described["delays"] = {
+            name: {"up_ms": up_ms, "down_ms": down_ms} for name, (up_ms, down_ms) in change.delays.items()
+        }
     return described | ({"cpu_quotas": dict(change.cpu_quotas)} if change.cpu_quotas else {})
 
 

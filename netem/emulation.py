@@ -281,20 +281,25 @@ def _build(network: Network, guardian: NetworkGuardian, limits: cpu_limits.CpuLi
 
 def is_up(network_name: str) -> bool:
     """Whether a network of that name is up."""
-    return bool(namespaces.standing(network_name))
+    return any(map(namespaces.is_namespace, namespaces.standing(network_name)))
 
 
 def attach(network: Network) -> Emulation:
     """Attach to the network that `nalb net up` left standing, and set its rates back to the file's at 0 s.
 
-    Raises InputError where it is not up, was built from a file that differs, or belongs to a command that is running.
+    Raises InputError where it is not up, was built from a file that differs, belongs to a command that is running, or is not whole.
     """
-    wanted = {namespaces.hub_namespace(network.name)}
-    wanted |= {wire.namespace for wire in build.wires(network).values()}
-    standing = set(namespaces.standing(network.name))
+    hub = namespaces.hub_namespace(network.name)
+    wanted = {hub, *(wire.namespace for wire in build.wires(network).values())}
+    standing = set(filter(namespaces.is_namespace, namespaces.standing(network.name)))
     if not standing:
         raise InputError(f"network {network.name} is not up: run `nalb net up` first")
-    alias = build.read_alias(network) if standing == wanted else ""
+    partly = InputError(
+        f"the network {network.name} that is up is not whole, as after a `nalb net down` that was cut short: run it again"
+    )
+    if hub not in standing:
+        raise partly
+    alias = build.read_alias(network)
     if alias.removesuffix(build.LEFT_UP) != build.fingerprint(network):
         raise InputError(
             f"the network {network.name} that is up was built from another file: run `nalb net down` on this one first"
@@ -304,6 +309,8 @@ def attach(network: Network) -> Emulation:
             f"the network {network.name} that is up is not of `nalb net up`, and a job may run in it: end that job, rename"
             " this network, or run `nalb net down` where the network is a leftover"
         )
+    if standing != wanted:
+        raise partly
     emulation = Emulation(network)
     emulation.reset_rates()
     return emulation

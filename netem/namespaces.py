@@ -53,7 +53,7 @@ def path_of(namespace: str) -> Path:
 
 
 def standing(network_name: str) -> list[str]:
-    """The namespaces of a network that exist, nodes and sites first and the hub last."""
+    """The namespaces of a network that exist, nodes and sites first and the hub last; also files of namespaces that are gone."""
     hub = hub_namespace(network_name)
     names = [name for name in netns.listnetns() if name == hub or name.startswith(f"{hub}.")]
     return sorted(names, key=lambda name: (name == hub, name))
@@ -61,12 +61,20 @@ def standing(network_name: str) -> list[str]:
 
 def networks() -> dict[str, list[str]]:
     """The networks that are up, each with the names of its nodes and sites."""
-    names = sorted(name.removeprefix(PREFIX) for name in netns.listnetns() if name.startswith(PREFIX))
+    names = sorted(
+        name.removeprefix(PREFIX) for name in netns.listnetns() if name.startswith(PREFIX) and is_namespace(name)
+    )
     return {
         hub: [name.removeprefix(f"{hub}.") for name in names if name.startswith(f"{hub}.")]
         for hub in names
         if "." not in hub
     }
+
+
+def is_namespace(name: str) -> bool:
+    """Whether a namespace is mounted on the file of that name. Of one that another mount namespace made, a plain file is seen."""
+    found, own = identity(name), _namespace_file_identity(Path("/proc/self/ns/net"))
+    return found is not None and own is not None and found[0] == own[0]
 
 
 def identity(namespace: str) -> tuple[int, int] | None:
@@ -124,7 +132,7 @@ def kill_inside(namespaces: Sequence[str]) -> None:
 def remove(namespaces: Iterable[str]) -> None:
     """Kill all processes in the namespaces and remove the namespaces. Names that do not exist are passed over.
 
-    Raises MachineError when a process does not die within KILL_DEADLINE_S.
+    Raises MachineError when a process does not die within KILL_DEADLINE_S, or where the kernel refuses.
     """
     names = list(namespaces)
     found = _identities(names)
@@ -134,6 +142,10 @@ def remove(namespaces: Iterable[str]) -> None:
             netns.remove(name)
         except FileNotFoundError:
             continue
+        except OSError as error:
+            raise MachineError(
+                f"namespace {name} cannot be removed ({error.strerror}): run `nalb net down` as the root that built it"
+            ) from error
     if found:
         time.sleep(ENTER_S)
         _empty(found)

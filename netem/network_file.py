@@ -28,6 +28,7 @@ HIGH_QUEUE_BYTES = 2**32 - 1  # tc's limits are 32-bit, and count the burst too
 BURST_MS = 1.0  # see shaping.py
 # Delay and jitter together. ARP gives up after 3 tries, 1 s apart, and between two such nodes its answer takes four delays.
 HIGH_DELAY_MS = 700.0
+HIGH_ROUND_TRIP_MS = 4 * HIGH_DELAY_MS
 MAX_NODES = 200  # addresses 10.77.0.1 to 10.77.0.200; the hub is 10.77.0.254
 MAX_SITES = 50  # their bridges are 10.77.0.201 to 10.77.0.250
 DEFAULT_QUEUE_MS = 50.0
@@ -261,6 +262,7 @@ class Network(Struct, frozen=True, forbid_unknown_fields=True):
                 told = " -> ".join(change.pair)
                 raise ValueError(f"changes[{index}].src and dst name {told}, which has no cap: declare it in [[links]]")
         self._check_sites()
+        self._check_round_trips()
         self._check_draws()
         self._check_queues()
         for name in ("changes", "cpu_changes"):
@@ -289,6 +291,24 @@ class Network(Struct, frozen=True, forbid_unknown_fields=True):
                         f"nodes[{index}].delay_ms, or that of a trace, and jitter_ms come on top of those of site "
                         f"'{node.site}': give at most {HIGH_DELAY_MS:g} ms together"
                     )
+
+    def _check_round_trips(self) -> None:
+        """Check that delays of pairs, on top of those of both ends, leave an answer as little time as without them."""
+        ways = {access.name: access.highest_delay_ms for access in self._accesses().values()}
+        site, delay_ms = {node.name: node.site for node in self.nodes}, {}
+        for link in self.links:
+            delay_ms[link.src, link.dst] = link.delay_ms + link.jitter_ms
+        for index, link in enumerate(self.links):
+            ends = {link.src, link.dst}
+            if site[link.src] != site[link.dst]:
+                ends |= {one for one in (site[link.src], site[link.dst]) if one is not None}
+            there, back = delay_ms[link.src, link.dst], delay_ms.get((link.dst, link.src), 0.0)
+            round_trip_ms = 2 * sum(ways[end] for end in ends) + there + back
+            if there and round_trip_ms > HIGH_ROUND_TRIP_MS:
+                raise ValueError(
+                    f"links[{index}].delay_ms, with jitter_ms and the delays of both ends, makes a round trip of "
+                    f"{round_trip_ms:g} ms: give delays of at most {HIGH_ROUND_TRIP_MS:g} ms together"
+                )
 
     def _check_draws(self) -> None:
         """Check that each rate is either given, traced or drawn, and each quota either given or drawn."""
@@ -467,6 +487,12 @@ def _require_path(given: Any, place: str, source: str) -> None:
         raise InputError(f"{source}: {place} is {given!r}: give the path of a trace file")
 
 
+def _require_file(path: Path) -> None:
+    """Raise InputError for a pipe, device or folder: it may have no end, and each node and site reads its traces anew."""
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise InputError(f"{path}: is no regular file: give a trace file with lines of numbers")
+
+
 def _read_traces(document: dict[str, Any], source: str) -> None:
     """Replace the paths of trace files, which are relative to the network file's folder, with the files' content."""
     for kind in ("nodes", "sites"):
@@ -477,6 +503,7 @@ def _read_traces(document: dict[str, Any], source: str) -> None:
                     continue
                 _require_path(table[name], f"{kind}[{index}].{name}", source)
                 path = Path(source).parent / table[name]
+                _require_file(path)
                 text = toml_file.read_text(path, "trace file", "lines of numbers")
                 trace = parse_trace(
                     text, str(path), (LOW_MBPS, HIGH_MBPS), HIGH_DELAY_MS, table.get("trace_end") != "hold"

@@ -4,6 +4,7 @@ Only that command and its children see the namespaces that are built there, whic
 this serves commands that build, use and remove a network. `nalb net up` needs the real root, since its network outlives it.
 """
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -16,6 +17,7 @@ from nalb.process.exhaustion import explained
 MARK = "NALB_ROOTLESS"  # set for the second start, so that there is no third
 CAP_NET_ADMIN = 12
 CAP_SYS_ADMIN = 21
+NS_GET_USERNS = 0xB701  # linux/nsfs.h: the user namespace that owns a namespace
 UNSHARE = ("unshare", "--user", "--map-root-user", "--net", "--mount")
 REMEDY = (
     "run it as root, or allow user namespaces: sysctl kernel.unprivileged_userns_clone=1 where that exists,"
@@ -24,12 +26,26 @@ REMEDY = (
 
 
 def has_privilege() -> bool:
-    """Whether this process may make namespaces and shape them."""
+    """Whether this process may make namespaces, shape them, and mount them on files."""
+    if not _may_mount():
+        return False
     for line in Path("/proc/self/status").read_text(encoding="utf-8", errors="replace").splitlines():
         if line.startswith("CapEff:"):
             capabilities = int(line.split()[1], 16)
             return all(capabilities >> capability & 1 for capability in (CAP_NET_ADMIN, CAP_SYS_ADMIN))
     return False
+
+
+def _may_mount() -> bool:
+    """Whether capabilities reach this process's mounts: not so in a user namespace without its own, as of `unshare -Ur`."""
+    try:
+        with open("/proc/self/ns/mnt", "rb") as mounts:
+            os.close(fcntl.ioctl(mounts, NS_GET_USERNS))
+    except PermissionError:  # the owner is outside of this process's user namespace
+        return False
+    except OSError:  # the kernel does not tell, so capabilities alone decide
+        return True
+    return True
 
 
 def require_root(what: str) -> None:

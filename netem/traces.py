@@ -14,6 +14,7 @@ There are two formats, told apart by the number of columns. `#` begins a comment
 import bisect
 import itertools
 import math
+import reprlib
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -92,7 +93,7 @@ def parse_trace(text: str, source: str, mbps: tuple[float, float], high_delay_ms
         except ValueError:
             row = [math.nan]
         if not all(map(math.isfinite, row)):
-            raise InputError(f"{source}: line {number} is {' '.join(words)!r}: give numbers alone")
+            raise InputError(f"{source}: line {number} is {reprlib.repr(' '.join(words))}: give numbers alone")
         numbers.append(row)
     places = [f"{source}: line {number}" for number, _ in rows]
     if columns == 1:

@@ -6,8 +6,12 @@ Each subcommand has a module of its name with configure(parser) and main(args) -
 import argparse
 import errno
 import importlib
+import os
+import signal
 import sys
+import threading
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import NoReturn
 
 from nalb import __version__
@@ -30,6 +34,7 @@ SUBCOMMANDS = {
     "net": "build, verify, remove or draw an emulated network",
 }
 COMPLETION = "--print-completion"
+INTERRUPTED_CODE = 130
 NETWORKS = {"bash": "_nalb_networks", "zsh": "_nalb_networks"}  # the shells' functions that complete a network
 COMPLETE_NETWORKS = {  # carried networks and files
     "bash": '_nalb_networks() {{ compgen -W "{names}" -- "$1"; compgen -f -- "$1"; }}',
@@ -133,7 +138,8 @@ def run(argv: Sequence[str] | None = None) -> int:
     command = " ".join(["nalb", *chosen])
     try:
         is_completion = words[:1] and words[0].partition("=")[0] == COMPLETION
-        parser = build_parser(*(SUBCOMMANDS if is_completion else chosen))
+        with _interrupts_end_at_once(command):
+            parser = build_parser(*(SUBCOMMANDS if is_completion else chosen))
         args = _parsed(parser, words, command)
         args.words = words
         code = int(args.main(args))
@@ -157,7 +163,27 @@ def run(argv: Sequence[str] | None = None) -> int:
         return MachineError.exit_code
     except KeyboardInterrupt:
         _tell(f"{command}: interrupted")
-        return 130
+        return INTERRUPTED_CODE
+
+
+@contextmanager
+def _interrupts_end_at_once(command: str) -> Iterator[None]:
+    """A context for imports, in which Ctrl-C ends the process: those in C turn a KeyboardInterrupt into an ImportError."""
+
+    def end(number: int, frame: object) -> None:
+        del number, frame
+        _tell(f"{command}: interrupted")
+        os._exit(INTERRUPTED_CODE)
+
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield  # an interrupt that is ignored, as under nohup, stays so
+        return
+    signal.signal(signal.SIGINT, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _tell(line: str) -> None:

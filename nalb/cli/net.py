@@ -5,6 +5,7 @@
 
 import argparse
 import os
+import shlex
 import sys
 
 from nalb.errors import InputError, as_text, listed
@@ -23,9 +24,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         ("down", "remove the network and whatever runs in it"),
     ):
         action = actions.add_parser(name, help=help_text, description=help_text)
-        action.add_argument(
-            "file", metavar="NETWORK", help="a network file, or the name of a carried one (wan4-static)"
-        )
+        named = "a network file, or the name of a carried one (wan4-static)"
+        if name == "down":
+            named += ", or of one that is up (`nalb net status`)"
+        action.add_argument("file", metavar="NETWORK", help=named)
     help_text = "say which networks are up"
     actions.add_parser("status", help=help_text, description=help_text)
     random_help = "print a network file of a family, drawn by a seed"
@@ -56,10 +58,12 @@ def main(args: argparse.Namespace) -> int:
         return 0
     if args.action == "status":
         return _status()
+    if args.action == "down":
+        return _down(_name_to_remove(args.file))
     if args.action == "verify":
         rootless.ensure_privilege()
     network = load_network(find_network(args.file))
-    return {"up": _up, "verify": _verify, "down": _down}[args.action](network, args.file)
+    return {"up": _up, "verify": _verify}[args.action](network, args.file)
 
 
 def _random(args: argparse.Namespace) -> int:
@@ -82,7 +86,7 @@ def _status() -> int:
 def _up(network: Network, file: str) -> int:
     rootless.require_root("nalb net up")
     standing = emulation.leave_up(network)
-    print(as_text(f"network {network.name} is up; `nalb net down {file}` removes it"))
+    print(as_text(f"network {network.name} is up; `nalb net down {shlex.quote(file)}` removes it"))
     print(f"{'node':<16}{'address':<16}{'up Mbit/s':>12}{'down Mbit/s':>13}")
     for name, (up_mbps, down_mbps) in standing.rates().items():
         print(f"{name:<16}{standing.address(name):<16}{up_mbps:>12g}{down_mbps:>13g}")
@@ -95,7 +99,7 @@ def _up(network: Network, file: str) -> int:
         print(f"{src} -> {dst}: at most {mbps:g} Mbit/s")
     for line in standing.describe_machines():
         print(line)
-    print(f"run a command in a node: {' '.join(standing.command(network.nodes[0].name, ['COMMAND']))}")
+    print(f"run a command in a node: {shlex.join(standing.command(network.nodes[0].name, ['COMMAND']))}")
     return 0
 
 
@@ -160,11 +164,21 @@ def _measure_cpu(standing: emulation.Emulation) -> list[str]:
     return [f"{found.node} cpu" for found in verify_cpu.verify_cpu(standing, show) if not found.passed]
 
 
-def _down(network: Network, _file: str) -> int:
-    if not namespaces.standing(network.name):
-        print(f"network {network.name} is not up: nothing to remove")
+def _name_to_remove(word: str) -> str:
+    """The name of the network that `nalb net down WORD` removes: the file's, or the word itself if the file is bad or gone."""
+    try:
+        return load_network(find_network(word)).name
+    except InputError as error:
+        if "." not in word and namespaces.standing(word):  # a namespace with a dot is a node's or site's
+            return word
+        raise InputError(f"{error}; `nalb net down` also takes a name that `nalb net status` prints") from None
+
+
+def _down(name: str) -> int:
+    if not namespaces.standing(name):
+        print(f"network {name} is not up: nothing to remove")
         return 0
     rootless.require_root("nalb net down")
-    removed = build.take_down(network.name)
-    print(f"network {network.name} removed: {len(removed)} namespaces")
+    removed = build.take_down(name)
+    print(f"network {name} removed: {len(removed)} namespaces")
     return 0

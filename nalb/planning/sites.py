@@ -109,5 +109,10 @@ class Uplinks:
             object.__setattr__(self, name, values)
 
     def parts(self) -> Floats:
-        """Each machine's equal part of its site's uplink (up and down), bytes per second, shape (2, N)."""
+        """Each machine's equal part of its site's uplink (up and down), bytes per second, shape (2, N).
+
+        It is inf where there is one site alone, since nothing leaves it.
+        """
+        if self.sites.count == 1:
+            return np.full((2, len(self.sites.place)), np.inf)
         return np.asarray(np.array([self.up, self.down])[:, self.sites.place] / self.sites.machines)

@@ -29,6 +29,24 @@ def test_a_lack_of_memory_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: p
     assert capsys.readouterr().err == "nalb doctor: no memory is left: free memory, or raise ulimit -v\n"
 
 
+NUMPY = """
+import os, signal, time
+try:
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(60)
+except KeyboardInterrupt:
+    raise ImportError("numpy.core.multiarray failed to import")  # as numpy's imports in C turn it
+"""
+
+
+def test_an_interrupt_while_modules_are_imported_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "numpy.py").write_text(NUMPY)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    argv = [sys.executable, "-m", "nalb.cli.main", "plan"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, env=environment)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "nalb plan: interrupted\n")
+
+
 @pytest.mark.parametrize("nobody", ["2>/dev/full", "2>&1 | true; exit ${PIPESTATUS[0]}"])
 def test_the_exit_code_tells_where_nobody_reads(nobody: str) -> None:
     command = f"{sys.executable} -m nalb.cli.main launch --local 0 -- true {nobody}"

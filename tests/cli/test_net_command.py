@@ -5,6 +5,7 @@ import importlib.util
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from nalb.cli.main import run
 from nalb.doctor.emulation import PROBE
 from nalb.errors import MachineError
 from netem import namespaces, rootless, verify, verify_cpu
-from tests.netem.conftest import SITE_OF_B, TWO_NODES, UNEVEN_NODES, leftovers
+from tests.netem.conftest import SITE_OF_B, TWO_NODES, UNEVEN_NODES, leftovers, standing_groups
 
 ROOT = Path(__file__).parents[2]
 NOBODY = [
@@ -72,6 +73,81 @@ def test_up_says_which_machines_share_a_sites_link(tmp_path: Path, name: str, ca
     assert "s down, 1 at once              30.00" in capsys.readouterr().out
     assert run(["net", "down", str(path)]) == 0
     assert leftovers(name) == []
+
+
+@pytest.mark.root
+def test_what_up_prints_can_be_pasted(tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]):
+    path = tmp_path / "my network.toml"
+    path.write_text(f'name = "{name}"\n{UNEVEN_NODES}')
+    assert run(["net", "up", str(path)]) == 0
+    first, *_, last = capsys.readouterr().out.splitlines()
+    assert shlex.split(first.split("`")[1]) == ["nalb", "net", "down", str(path)]
+    pasted = last.partition(": ")[2].replace("COMMAND", "cat /proc/thread-self/cgroup")
+    found = subprocess.run(["bash", "-c", pasted], capture_output=True, text=True)
+    assert found.returncode == 0, found.stderr
+    for group in standing_groups(name)[:1]:  # of a, the first node; none where a duty cycle keeps quotas
+        assert f":/{group.name}\n" in found.stdout
+    assert run(["net", "down", str(path)]) == 0
+
+
+@pytest.mark.root
+def test_a_network_whose_file_is_gone_or_bad_is_removed_by_its_name(
+    network_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+):
+    assert run(["net", "up", str(network_path)]) == 0
+    network_path.write_text("name = 5")
+    assert run(["net", "down", str(network_path)]) == 2
+    network_path.unlink()
+    assert run(["net", "down", str(network_path)]) == 2
+    remedy = "; `nalb net down` also takes a name that `nalb net status` prints\n"
+    assert [line.endswith(remedy.strip()) for line in capsys.readouterr().err.splitlines()] == [True, True]
+    assert run(["net", "down", f"{name}.a"]) == 2, "a node is no network"
+    assert run(["net", "down", name]) == 0
+    assert leftovers(name) == []
+    assert run(["net", "down", name]) == 2
+
+
+@pytest.mark.root
+@pytest.mark.parametrize(("flags", "has_it"), [("-Ur", False), ("-Urm", True)])
+def test_capabilities_that_do_not_reach_mounts_are_no_privilege(flags: str, has_it: bool):
+    told = in_user_namespace(flags, "-c", "from netem import rootless; print(rootless.has_privilege())")
+    assert told.stdout == f"{has_it}\n", told.stderr
+
+
+@pytest.mark.root
+def test_a_user_namespace_cannot_remove_roots_network(network_path: Path, name: str):
+    assert run(["net", "up", str(network_path)]) == 0
+    down = in_user_namespace("-Ur", "-m", "nalb.cli.main", "net", "down", name)
+    assert (down.returncode, down.stderr.count("\n")) == (3, 1), down.stderr
+    code = f"from netem import namespaces; namespaces.remove(['nalb-{name}.a'])"
+    removed = in_user_namespace("-Ur", "-c", code)
+    assert re.search(
+        r"MachineError: namespace \S+ cannot be removed \(.*\): run `nalb net down` as the root", removed.stderr
+    )
+    assert len(namespaces.standing(name)) == 3
+
+
+@pytest.mark.root
+def test_files_that_are_no_namespaces_are_no_network(network_path: Path, name: str, capsys: pytest.CaptureFixture[str]):
+    """Another mount namespace has a network, of which this one sees files alone, also when it is gone."""
+    up = in_user_namespace("-Urm", "-m", "nalb.cli.main", "net", "up", str(network_path))
+    assert up.returncode == 0, up.stderr
+    assert len(namespaces.standing(name)) == 3
+    assert run(["net", "status"]) == 0
+    assert f"network {name} is up" not in capsys.readouterr().out
+    assert run(["net", "verify", str(network_path)]) == 2
+    assert "run `nalb net down` where the network is a leftover" in capsys.readouterr().err
+    assert run(["net", "down", name]) == 0
+    assert leftovers(name) == []
+
+
+def in_user_namespace(flags: str, *python: str) -> subprocess.CompletedProcess[str]:
+    """Run Python as root of a user namespace of its own, which `unshare FLAGS` makes."""
+    if subprocess.run(["unshare", flags, "true"], capture_output=True, check=False).returncode != 0:
+        pytest.skip("this kernel has no user namespaces for root")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    argv = ["unshare", flags, sys.executable, *python]
+    return subprocess.run(argv, capture_output=True, text=True, check=False, env=environment)
 
 
 def drawn(capsys: pytest.CaptureFixture[str], *words: str) -> str:

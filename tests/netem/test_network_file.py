@@ -38,6 +38,14 @@ GOOD = 'name = "net"\n' + NODES
 LINK = '\n[[links]]\nsrc = "a"\ndst = "b"\nmbps = 5\n'
 RANDOM = "\n[random]\nseed = 1\nevery_s = 5\nlow_mbps = 1\nhigh_mbps = 9\n"
 SITED = 'name = "net"\n[[sites]]\nname = "s"\nup_mbps = 50\ndown_mbps = 60\n' + NODES.replace('"a"', '"a"\nsite = "s"')
+FAR_PAIR = (
+    "defaults = {{delay_ms = 400}}\n"
+    + GOOD
+    + LINK
+    + "delay_ms = 650\njitter_ms = 50"
+    + LINK.replace('"a"', '"c"').replace('"b"', '"a"').replace('"c"', '"b"')
+    + "delay_ms = {back_ms}"
+)
 SITE_CHANGE = '\n[[changes]]\nat_s = 1\nsite = "{}"\nup_mbps = 9\n'
 CPU_RANDOM = "\n[cpu_random]\nseed = 1\nevery_s = 5\nlow_cpu_quota = 0.1\nhigh_cpu_quota = 0.5\n"
 CPU_CHANGE = '\n[[cpu_changes]]\nat_s = {}\nnode = "{}"\ncpu_quota = {}\n'
@@ -100,6 +108,10 @@ def test_the_manuals_network_of_sites_is_one():
     manual = (Path(__file__).parents[2] / "docs" / "network-files.md").read_text()
     [example] = [block for block in re.findall(r"```toml\n(.*?)```", manual, re.DOTALL) if "[[sites]]" in block]
     assert parse_network(example, "network-files.md").site_of_nodes() == ("east", "east", "n2")
+
+
+def test_a_round_trip_of_a_pair_may_take_what_two_far_nodes_do():
+    assert len(parse_network(FAR_PAIR.format(back_ms=500), "far.toml").links) == 2
 
 
 def test_random_draws_what_leads_to_the_core():
@@ -198,6 +210,14 @@ BAD = {
         "nodes[1].delay_ms is 701: give a number from 0 to 700 ms",
     ),
     "with its jitter": (GOOD + "delay_ms = 400\njitter_ms = 301", "nodes[1].jitter_ms is 301 beside a delay of 400 ms"),
+    "a pair's delay on top of those of its ends": (
+        "defaults = {delay_ms = 700}\n" + GOOD + LINK + "delay_ms = 1",
+        "links[0].delay_ms, with jitter_ms and the delays of both ends, makes a round trip of 2801 ms: give",
+    ),
+    "a pair's delays in both directions": (
+        FAR_PAIR.format(back_ms=501),
+        "makes a round trip of 2801 ms: give delays of at most 2800 ms together",
+    ),
     "loss above all": (GOOD + "loss_percent = 101", "nodes[1].loss_percent is 101"),
     "link from nowhere": (GOOD + LINK.replace('src = "a"', 'src = "z"'), "links[0].src is 'z', which is no node"),
     "link to nowhere": (GOOD + LINK.replace('dst = "b"', ""), "links[0].dst is missing: give"),

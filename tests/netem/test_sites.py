@@ -91,7 +91,7 @@ def test_a_site_is_a_namespace_that_comes_and_goes_with_its_network(name: str):
     assert f"nalb-{name}.s" in namespaces.standing(name)
     assert attach(network).site_rates() == {"s": (20, 40), "t": (30, 25)}
     namespaces.remove([f"nalb-{name}.t"])
-    with pytest.raises(InputError, match="another file"):
+    with pytest.raises(InputError, match="not whole"):
         attach(network)
     build.take_down(name)
     assert leftovers(name) == []

@@ -13,8 +13,12 @@ import pytest
 
 from nalb.cli.main import run
 from nalb.errors import InputError
+from nalb.events import DelayChange, NetworkChange, NodeChange
+from nalb.launch.network import Changes
+from nalb.reporting.run_file import read_events
 from nalb.units import bytes_per_s_to_mbps
 from netem import namespaces, verify, verify_delay
+from netem.change_clock import describe
 from netem.emulation import Emulation, network_up
 from netem.network_file import CARRIED_DIRECTORY, Network, find_network, load_network, parse_network
 from netem.schedule import Numbers, timed_changes
@@ -136,6 +140,7 @@ def test_a_network_whose_traces_are_constant_is_static(tmp_path: Path):
         ("0 1 2 3\n", "line 1 has 4 columns"),
         ("0 1\n1\n", "line 2 has 1 columns"),
         ("0 1\n1 x\n", "line 2 is '1 x': give numbers"),
+        (f"0 1\n1 {'9' * 5000}\n", r"line 2 is '1 9{,20}\.\.\.9{,20}': give numbers"),
         ("0 1\n1 nan\n", "line 2 is '1 nan': give numbers"),
         ("1 1\n2 1\n", "line 1 is of 1 s: begin with 0"),
         ("0 1\n0 2\n", "line 2 is of 0 s: begin with 0 and give times that rise"),
@@ -223,6 +228,16 @@ def test_a_network_follows_its_traces(tmp_path: Path):
     assert [change.at_s for change in timed_changes(held)] == [2, 3]
 
 
+def test_changes_say_the_delays_of_traces(tmp_path: Path):
+    network = a_network(tmp_path, "0 40 10\n2 20 15\n3 1 1\n")
+    told = describe(next(timed_changes(network)))
+    Changes(network, tmp_path).note_changed(2.0, told)
+    (event,) = read_events(tmp_path)
+    assert event.change == NetworkChange(
+        at_s=2, nodes={"a": NodeChange(20, 100)}, links=[], delays={"a": DelayChange(15, 3)}
+    )
+
+
 def test_defaults_may_name_traces_that_nodes_read_for_themselves(tmp_path: Path):
     text = 'name = "n"\n[defaults]\nup_trace = "a.trace"\ndown_mbps = 9\n[[nodes]]\nname = "a"\n[[nodes]]\nname = "b"\n'
     (tmp_path / "a.trace").write_text(PLAIN)
@@ -247,6 +262,7 @@ def test_verify_knows_the_delays_of_traces(tmp_path: Path):
     [
         ("up_mbps = 5", r"nodes\[0\].up_mbps is given beside up_trace"),
         ('down_trace = "none.trace"', "none.trace: cannot be read"),
+        ('down_trace = "/dev/zero"', "/dev/zero: is no regular file: give a trace file"),
         ('down_trace = "\\u0000"', r"cannot be read \(embedded null byte\): give a trace file"),
         ("down_trace = 5", r"nodes\[0\].down_trace is 5: give the path"),
         (SITE_OF_A, r"nodes\[0\].delay_ms, or that of a trace, .* those of site 's': give at most 700 ms together"),

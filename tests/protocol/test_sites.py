@@ -4,10 +4,12 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from nalb.errors import InputError
 from nalb.events import PlanEvent, ReadyEvent
 from nalb.failures import Cause
+from nalb.planning.nodes import Node
 from nalb.planning.sites import Sites
 from nalb.protocol import wire
 from nalb.services.exchange import messages as m
@@ -112,6 +114,12 @@ def test_configured_rates_by_sites_have_uplinks():
 def test_on_one_level_machines_have_their_part_of_the_uplink():
     known = CONFIGURED.capacities(NAMES)
     assert (known.up.tolist(), known.down.tolist()) == ([10.0, 10.0, 90.0], [15.0, 15.0, 80.0])
+
+
+def test_in_one_site_no_machine_needs_the_uplink():
+    sites = dict.fromkeys(NAMES, "east")
+    known = replace(CONFIGURED, site=sites).for_bound([Node(name) for name in NAMES], pushes_zeros=True)
+    assert (known.up.tolist(), known.down.tolist()) == ([90.0] * 3, [80.0] * 3)
 
 
 def test_configured_rates_without_an_uplink_are_refused():
