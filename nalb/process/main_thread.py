@@ -1,6 +1,6 @@
 """Tells whether this process's main thread is at work, or waits for somebody."""
 
-import threading
+import os
 import time
 from pathlib import Path
 
@@ -13,7 +13,7 @@ class MainThread:
     """This process's main thread, looked at now and then."""
 
     def __init__(self) -> None:
-        self._of_kernel = Path(f"/proc/self/task/{threading.main_thread().native_id}")
+        self._of_kernel = Path(f"/proc/self/task/{os.getpid()}")  # Python has the parent's number after os.fork
         self._could_run_s, self._looked_s = self._now()
 
     def is_at_work(self) -> bool:
