@@ -28,6 +28,7 @@ NO_ROUND_TRIP = (0, (1 << 32) - 1)  # values of min_rtt before anything has been
 SO_MAX_PACING_RATE = 47  # asm-generic/socket.h
 NAME_MOST = 16  # the longest name of a congestion control, in bytes (TCP_CA_NAME_MAX)
 NO_LIMIT = struct.pack("=I", (1 << 32) - 2)  # 34 Gbit/s in bytes/s, the highest pacing rate that all kernels accept
+RTO_MOST_S = 120.0  # the kernel's longest time between two repetitions or probes (TCP_RTO_MAX)
 DOUBTFUL = 2  # repetitions without an answer from which a peer is in doubt; a single lost packet needs one
 BBR, ANOTHER = b"bbr", b"reno"  # the names of congestion controls; every kernel has the second
 QUEUED_ROUND_TRIPS = 2  # round trips that queued bytes may take: one for those under way, one for those that wait
@@ -42,7 +43,7 @@ class TcpConnection(NamedTuple):
     """The state of a connection of this process."""
 
     peer: Address
-    repeated: int  # times in a row that the kernel has repeated data without an answer
+    repeated: int  # times in a row that the kernel has repeated data, or tried to send some, without an answer
     waiting_s: float  # the least time since that data was first sent
     queued_bytes: int  # bytes that are not sent yet, or not acknowledged
     round_trip_s: float = 0.0  # the shortest round trip of the last minutes, without queues; 0: not known
@@ -77,17 +78,19 @@ def connections(is_far: Callable[[TcpConnection], bool] = lambda _: False) -> li
         with closing(one), suppress(OSError):  # no TCP, closed meanwhile, never connected, or may not start anew
             told = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, INFO.size)
             told = told.ljust(INFO.size, b"\0")
-            state, _, repeated, _, backoff, rto_us, packets, now_us, resent, pace, round_trip_us = INFO.unpack(told)
+            state, _, retransmits, probes, backoff, rto_us, packets, now_us, resent, pace, round_trip_us = INFO.unpack(
+                told
+            )
             here = one.getsockname()[1]
             if state == LISTEN:
                 ours.add(here)
                 continue
-            waiting_s = rto_us * 1e-6 * (1 - 0.5**backoff) if repeated else 0.0
+            waiting_s = _waiting_s(rto_us * 1e-6, backoff, is_probing=probes > retransmits)
             round_trip_s = 0.0 if round_trip_us in NO_ROUND_TRIP else round_trip_us * 1e-6
             queued_bytes = _queued(one)
             is_bbr = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, NAME_MOST).rstrip(b"\0") == BBR
             connection = TcpConnection(
-                one.getpeername()[:2], repeated, waiting_s, queued_bytes, round_trip_s, is_bbr, resent
+                one.getpeername()[:2], max(retransmits, probes), waiting_s, queued_bytes, round_trip_s, is_bbr, resent
             )
             made.append((here, connection))
             if is_far(connection):
@@ -115,6 +118,17 @@ def start_anew(one: socket.socket) -> None:
     with socket.socket(one.family, socket.SOCK_STREAM) as trial:
         for each, name in itertools.product((trial, one), (ANOTHER, BBR)):
             each.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name)
+
+
+def _waiting_s(rto_s: float, backoff: int, is_probing: bool) -> float:
+    """The least time for which the kernel has had no answer. A retransmission doubles rto_s, a probe does not.
+
+    The kernel probes where nothing is under way. The peer may have closed its window, or this machine itself may refuse
+    the packets, as by its routes. A peer that lives answers each probe.
+    """
+    if is_probing:
+        return sum(min(rto_s * 2**number, RTO_MOST_S) for number in range(backoff))
+    return rto_s * (1 - 0.5**backoff)
 
 
 def _queued(one: socket.socket) -> int:

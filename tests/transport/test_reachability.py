@@ -19,7 +19,7 @@ from nalb.transport import reachability as module
 from nalb.transport.reachability import Reachability, answers
 from nalb.transport.tcp_info import Address, TcpConnection, Ways
 from netem import qdiscs, rootless
-from netem.emulation import network_up
+from netem.emulation import Emulation, network_up
 from netem.namespaces import hub_namespace
 from netem.network_file import parse_network
 from netem.wires import port_name
@@ -231,15 +231,29 @@ READER = "import socket\ndoor = socket.create_server(('', 7000))\nprint('up', fl
 READER += "while one.recv(1000):\n    one.sendall(b'y')\n"
 
 
+def lose_beyond(emulation: Emulation, node: str) -> None:
+    """Both ends still have their carrier."""
+    network = emulation.network
+    link = ["ip", "-n", hub_namespace(network.name), "link", "set", port_name(network, node), "nomaster"]
+    subprocess.run(link, check=True)
+
+
+def lose_by_route(emulation: Emulation, node: str) -> None:
+    """The sender's own kernel refuses its packets, so none is under way."""
+    route = ["ip", "-n", emulation.namespace("b"), "route", "add", "blackhole", f"{emulation.address(node)}/32"]
+    subprocess.run(route, check=True)
+
+
 @pytest.mark.root
-def test_a_way_that_is_lost_far_from_both_ends() -> None:
+@pytest.mark.parametrize("lose", [lose_beyond, lose_by_route])
+def test_a_way_that_is_lost(lose: Callable[[Emulation, str], None]) -> None:
     """A host that is no node of the job, c, may be lost; a node may not."""
     if not rootless.has_privilege():
         pytest.skip("needs root: namespaces and tc")
     qdiscs.require(("tbf", "htb", "bfifo"))
     defaults = "[defaults]\nup_mbps = 100\ndown_mbps = 100\n"
     text = f'name = "r{os.getpid() % 10**6}"\n{defaults}' + "".join(f'[[nodes]]\nname = "{one}"\n' for one in "abc")
-    with network_up(network := parse_network(text, "n.toml")) as emulation, ExitStack() as stack:
+    with network_up(parse_network(text, "n.toml")) as emulation, ExitStack() as stack:
 
         def start(node: str, code: str, *words: str) -> "subprocess.Popen[str]":
             argv = emulation.command(node, [sys.executable, "-c", code, *words])
@@ -257,9 +271,7 @@ def test_a_way_that_is_lost_far_from_both_ends() -> None:
             assert process.stdout.readline() == "up\n"
             return process
 
-        def lose(node: str) -> None:  # both ends still have their carrier
-            link = ["ip", "-n", hub_namespace(network.name), "link", "set", port_name(network, node), "nomaster"]
-            subprocess.run(link, check=True)
+        def send_on() -> None:
             assert sender.stdin is not None
             sender.stdin.write("lost\n")
             sender.stdin.flush()
@@ -267,10 +279,12 @@ def test_a_way_that_is_lost_far_from_both_ends() -> None:
         start("a", READER)
         start("c", READER)
         sender = start("b", SENDER, emulation.address("a"), emulation.address("c"))
-        lose("c")
+        lose(emulation, "c")
+        send_on()
         assert sender.stdout is not None
         assert sender.stdout.readline() == "outlived\n"
-        lose("a")
+        lose(emulation, "a")
+        send_on()
         said, _ = sender.communicate(timeout=60)
     assert sender.returncode == 4
     told = told_in(said)
