@@ -127,7 +127,7 @@ def _waiting_s(rto_s: float, backoff: int, is_probing: bool) -> float:
     the packets, as by its routes. A peer that lives answers each probe.
     """
     if is_probing:
-        return sum(min(rto_s * 2**number, RTO_MOST_S) for number in range(backoff))
+        return sum(min(rto_s * 2.0**number, RTO_MOST_S) for number in range(backoff))
     return rto_s * (1 - 0.5**backoff)
 
 
