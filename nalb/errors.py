@@ -83,7 +83,12 @@ def as_text(words: str) -> str:
 
 
 def one_line(error: BaseException) -> str:
-    """The error's type and the first line of its message, without the trace of C++ that MXNet puts before the message."""
+    """The error's type and the first line of its message, without the trace of C++ that MXNet puts before the message.
+
+    A first line that ends with a colon is followed by the next one, as in PyTorch's errors of load_state_dict.
+    """
     lines = [line for line in str(error).splitlines() if not line.startswith(("Traceback (", "  File "))]
     name, text = type(error).__name__, lines[0] if lines else ""
+    if text.endswith(":") and len(lines) > 1:
+        text = f"{text} {lines[1].strip()}"
     return text if text.startswith(f"{name}: ") else f"{name}: {text}"

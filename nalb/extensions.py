@@ -40,12 +40,17 @@ class Extension:
     value: Any
 
     @contextmanager
-    def named(self) -> Iterator[None]:
-        """A context whose errors become InputErrors that name the line in the user's file."""
+    def named(self, place: str = "") -> Iterator[None]:
+        """A context whose errors become InputErrors that name the line in the user's file, or `place` where none raised them."""
         try:
             yield
         except (Exception, SystemExit) as error:
-            raise InputError(f"{self.kind} {self.word}: {_told(error, self.file)}") from error
+            raise InputError(f"{self.kind} {self.word}: {_told(error, self.file, place)}") from error
+
+    def place_of(self, function: object) -> str:
+        """The file and line of a function of the user's; the module's file for what has no line."""
+        code = getattr(function, "__code__", None)
+        return f"{code.co_filename}, line {code.co_firstlineno}" if code else self.file
 
 
 def is_own(word: str, group: str) -> bool:
@@ -88,14 +93,15 @@ def load_scheme(word: str) -> Scheme:
         )
     if scheme.sums_by_sites:
         raise InputError(f"scheme {word}: only nalb's own schemes sum by sites: leave sums_by_sites out")
+    place, size_bytes = found.place_of(own), scheme.fixed_slice_bytes
+    with found.named(place):
+        if size_bytes is not None and not 0 < size_bytes < np.inf:
+            raise ValueError(f"fixed_slice_bytes is {size_bytes}: give bytes above 0, or leave it out")
 
     def decide(situation: Situation) -> ChosenShares:
-        with found.named():
-            shares, reason = own(situation)
-            return None if shares is None else np.asarray(shares, dtype=np.float64), str(reason)
+        with found.named(place):
+            return _checked_decision(own(situation))
 
-    code = getattr(own, "__code__", None)
-    place = f"{code.co_filename}, line {code.co_firstlineno}" if code else found.file
     return replace(scheme, name=word, decide=decide, place=place)
 
 
@@ -119,20 +125,45 @@ class _OwnEstimator:
         self._found, self._num_nodes = found, num_nodes
         with found.named():
             self._own = found.value(num_nodes)
+        self._place = found.place_of(getattr(self._own, "estimate", None))
 
     def observe(self, traffic: Traffic) -> bool:
         with self._found.named():
             return bool(self._own.observe(traffic))
 
     def estimate(self) -> Estimate:
-        with self._found.named():
-            estimate = self._own.estimate()
-            if not isinstance(estimate, Estimate):
-                raise TypeError(f"estimate() gave {type(estimate).__name__}, not a nalb.Estimate")
-            shapes = tuple(np.shape(one) for one in (estimate.up, estimate.down, estimate.least))
-            if shapes != ((self._num_nodes,), (self._num_nodes,), (2, self._num_nodes)):
-                raise ValueError(f"estimate() has up, down and least of shapes {shapes} for {self._num_nodes} nodes")
-            return estimate
+        with self._found.named(self._place):
+            return _checked_estimate(self._own.estimate(), self._num_nodes)
+
+
+def _checked_decision(decision: object) -> ChosenShares:
+    """What a user's `decide` returned, with the shares as an array. Raises TypeError."""
+    wanted = "decide must return (shares, reason): one number of bytes per node, or None, and words"
+    if not (isinstance(decision, tuple) and len(decision) == 2):
+        raise TypeError(f"{wanted}; it gave {type(decision).__name__}")
+    shares, reason = decision
+    try:
+        return None if shares is None else np.asarray(shares, dtype=np.float64), str(reason)
+    except (TypeError, ValueError):
+        raise TypeError(f"{wanted}; it gave shares of type {type(shares).__name__}") from None
+
+
+def _checked_estimate(estimate: object, num_nodes: int) -> Estimate:
+    """What a user's `estimate` returned, with arrays. Raises TypeError and ValueError for what cannot be rates of the nodes."""
+    if not isinstance(estimate, Estimate):
+        raise TypeError(f"estimate() gave {type(estimate).__name__}, not a nalb.Estimate")
+    up, down, least = (np.asarray(one, dtype=np.float64) for one in (estimate.up, estimate.down, estimate.least))
+    shapes = up.shape, down.shape, least.shape
+    if shapes != ((num_nodes,), (num_nodes,), (2, num_nodes)):
+        raise ValueError(f"estimate() has up, down and least of shapes {shapes} for {num_nodes} nodes")
+    rates = np.array([up, down, *least])
+    wrong = np.argwhere((rates <= 0) | np.isinf(rates))
+    if len(wrong):
+        row, node = wrong[0]
+        raise ValueError(
+            f"estimate() gave node {node} a rate of {rates[row, node]:g}: give bytes per second above 0, NaN where nothing is known"
+        )
+    return replace(estimate, up=up, down=down, least=least)
 
 
 def _load(kind: str, word: str, group: str, known: Mapping[str, object]) -> Extension:
@@ -158,10 +189,10 @@ def _load(kind: str, word: str, group: str, known: Mapping[str, object]) -> Exte
         raise InputError(f"{kind} {word}: {file} has no {name}: name what it has") from None
 
 
-def _told(error: BaseException, file: str | None = None) -> str:
+def _told(error: BaseException, file: str | None = None, place: str = "") -> str:
     """The error in one line, with the file and line that raised it.
 
-    This is the traceback's last frame in `file`, or else its last frame outside the machinery of imports.
+    This is the traceback's last frame in `file`, or else its last frame outside the machinery of imports, or else `place`.
     """
     if isinstance(error, SyntaxError) and error.filename:
         return f"{type(error).__name__}: {error.msg} ({error.filename}, line {error.lineno})"
@@ -172,4 +203,5 @@ def _told(error: BaseException, file: str | None = None) -> str:
         if frame.filename not in machinery and not frame.filename.startswith("<frozen importlib")
     ]
     frames = [frame for frame in frames if frame.filename == file] or frames
-    return f"{one_line(error)} ({frames[-1].filename}, line {frames[-1].lineno})" if frames else one_line(error)
+    where = f"{frames[-1].filename}, line {frames[-1].lineno}" if frames else place
+    return f"{one_line(error)} ({where})" if where else one_line(error)

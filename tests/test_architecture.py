@@ -38,7 +38,6 @@ ALLOWED = {
         "nalb.extensions",
     },
     "nalb.settings": {"nalb.errors", "nalb.batching", "nalb.tokens", "nalb.planning", "nalb.schemes", "nalb.options"},
-    "nalb.checkpoints": {"nalb.errors"},
     "nalb.feedback": {"nalb.measurement.rules"},
     "nalb.protocol": {
         "nalb.options",
@@ -113,6 +112,7 @@ ALLOWED = {
         "nalb.services.exchange",
     },
     "nalb.process": {"nalb.errors", "nalb.failures"},
+    "nalb.checkpoints": {"nalb.errors", "nalb.process.address"},
     "nalb.transport": {
         "nalb.schemes",
         "nalb.errors",

@@ -39,8 +39,13 @@ FAILS = Scheme("fails", fails)
 LEAVES = Scheme("leaves", lambda situation: exit(0))
 TOO_MUCH = Scheme("too much", lambda situation: ([5e9] * len(situation.nodes), "more than there is"))
 NOTHING = Scheme("nothing", lambda situation: None)
+NO_REASON = Scheme("no reason", lambda situation: [1.0] * len(situation.nodes))
+TEXT = Scheme("text", lambda situation: ("abc", "no numbers"))
+TABLE = Scheme("table", lambda situation: ({0: 3e6}, "no numbers"))
 ROUTES = Scheme("routes", None)
 BY_SITES = Scheme("by sites", lambda situation: (None, ""), sums_by_sites=True)
+NO_BYTES = Scheme("no bytes", lambda situation: (None, ""), fixed_slice_bytes=0)
+WORDS = Scheme("words", lambda situation: (None, ""), fixed_slice_bytes="4096")
 NUMBER = 7
 
 
@@ -62,7 +67,33 @@ class Shapeless(Estimates):
         from nalb.measurement.capacity import CapacityEstimator
 
         return CapacityEstimator(1).estimate()
+
+
+class Told(Estimates):
+    up, least = [1e6, 2e6], [[1e6, float("nan")], [1e6, 1e6]]
+
+    def estimate(self):
+        from nalb import Estimate
+
+        return Estimate(self.up, [1e6, 1e6], self.least)
+
+
+class Negative(Told):
+    up = [1e6, -1e6]
+
+
+class Zero(Told):
+    least = [[1e6, 1e6], [0, 1e6]]
+
+
+class Endless(Told):
+    up = [float("inf"), 1e6]
+
+
+class Wordy(Told):
+    up = ["fast", "slow"]
 """
+DECIDE = r"TypeError: decide must return \(shares, reason\): .*;"
 needs_mxnet = pytest.mark.skipif(importlib.util.find_spec("mxnet") is None, reason="mxnet is not installed")
 
 
@@ -83,7 +114,7 @@ def faulty(tmp_path, monkeypatch):
 
 
 def line_of(text):
-    return next(number for number, line in enumerate(FAULTY.splitlines(), 1) if text in line)
+    return FAULTY[: FAULTY.index(text)].count("\n") + 1
 
 
 def launch(folder, run_dir, *flags):
@@ -152,6 +183,8 @@ def test_entry_points_give_names(faulty, monkeypatch):
         ("faulty:NUMBER", "scheme faulty:NUMBER is of type int: name a nalb.Scheme"),
         ("faulty:ROUTES", "scheme faulty:ROUTES: only nalb's own schemes leave routing to MXNet"),
         ("faulty:BY_SITES", "scheme faulty:BY_SITES: only nalb's own schemes sum by sites"),
+        ("faulty:NO_BYTES", r"scheme faulty:NO_BYTES: ValueError: fixed_slice_bytes is 0: .* \(.*faulty.py, line \d+\)"),
+        ("faulty:WORDS", r"scheme faulty:WORDS: TypeError: .* \(.*faulty.py, line \d+\)"),
     ],
 )  # fmt: skip
 @pytest.mark.usefixtures("faulty")
@@ -165,7 +198,10 @@ def test_what_cannot_be_loaded_is_said(word, says):
     ("name", "says"),
     [
         ("LEAVES", r"scheme faulty:LEAVES: SystemExit: 0 \(.*faulty.py, line {}\)"),
-        ("NOTHING", r"scheme faulty:NOTHING: TypeError: "),
+        ("NOTHING", rf"scheme faulty:NOTHING: {DECIDE} it gave NoneType \(.*faulty.py, line {{}}\)"),
+        ("NO_REASON", rf"scheme faulty:NO_REASON: {DECIDE} it gave list \(.*faulty.py, line {{}}\)"),
+        ("TEXT", rf"scheme faulty:TEXT: {DECIDE} it gave shares of type str \(.*faulty.py, line {{}}\)"),
+        ("TABLE", rf"scheme faulty:TABLE: {DECIDE} it gave shares of type dict \(.*faulty.py, line {{}}\)"),
         ("TOO_MUCH", r"scheme faulty:TOO_MUCH \(.*faulty.py, line {}\) gave shares of 15000000000 bytes in all"),
     ],
 )
@@ -188,6 +224,29 @@ def test_mistakes_in_an_estimator_name_it_and_its_line():
         load_estimator("faulty:NUMBER")
 
 
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("Negative", r"ValueError: estimate\(\) gave node 1 a rate of -1e\+06: give bytes per second above 0, NaN"),
+        ("Zero", r"ValueError: estimate\(\) gave node 0 a rate of 0: give"),
+        ("Endless", r"ValueError: estimate\(\) gave node 0 a rate of inf: give"),
+        ("Wordy", r"ValueError: could not convert string to float: 'fast'"),
+    ],
+)
+@pytest.mark.usefixtures("faulty")
+def test_rates_that_cannot_be_are_said_with_the_estimators_line(name, says):
+    line = line_of("    def estimate(self):\n        from nalb import Estimate")
+    with pytest.raises(InputError, match=rf"estimator faulty:{name}: {says}.* \(.*faulty.py, line {line}\)"):
+        load_estimator(f"faulty:{name}")
+
+
+@pytest.mark.usefixtures("faulty")
+def test_an_estimate_may_be_in_lists():
+    estimate = load_estimator("faulty:Told")(2).estimate()
+    assert estimate.up.tolist() == [1e6, 2e6]
+    assert np.isnan(estimate.least).tolist() == [[False, True], [False, False]]
+
+
 def test_the_pages_estimator_takes_an_iteration_in(tmp_path, monkeypatch):
     page = (EXAMPLES.parent / "docs" / "your-scheme.md").read_text(encoding="utf-8")
     (code,) = (one for one in re.findall(r"```python\n(.*?)```", page, re.S) if "class Newest" in one)
@@ -197,8 +256,8 @@ def test_the_pages_estimator_takes_an_iteration_in(tmp_path, monkeypatch):
     assert np.isnan(estimator.estimate().up).all()
     # two pushes of 100 and 300 bytes, from nodes 0 and 1 to node 2, in 2 s
     assert not estimator.observe(Traffic(samples_of([(0, 2, 100, 0.0, 1.0, True), (1, 2, 300, 1.0, 2.0, True)])))
-    assert estimator.estimate().up.tolist() == [50.0, 150.0, 0.0]
-    assert estimator.estimate().down.tolist() == [0.0, 0.0, 200.0]
+    assert str(estimator.estimate().up.tolist()) == "[50.0, 150.0, nan]"
+    assert str(estimator.estimate().down.tolist()) == "[nan, nan, 200.0]"
 
 
 @pytest.mark.parametrize("flag", ["--scheme", "--estimator"])

@@ -16,6 +16,7 @@ from nalb.checkpoints import folder as folders
 from nalb.checkpoints import lock
 from nalb.checkpoints.file import Checkpoint, OptimizerState, Progress, Setting, decode
 from nalb.errors import CheckpointError
+from nalb.process.address import LOOPBACK
 
 # takes the iteration and the content of a process's own file, (0, None) where it has none; returns the content of the newest one
 Agree = Callable[[int, bytes | None], bytes | None]
@@ -57,14 +58,15 @@ class Keeper:
     def claim(self, meeting: str, host: str, port: str) -> None:
         """Claim the folder for this job, until this process ends. Raises CheckpointError where another job has it.
 
-        Without the launcher's name for it, the job is named by where its processes meet. meeting: who is there, such as
-        'scheduler'. host, port: the environment variables that tell the address.
+        Without the launcher's name for it, the job is named by where its processes meet. A loopback address is any host's, so the
+        host is named too. meeting: who is there, such as 'scheduler'. host, port: the environment variables that tell the address.
         """
         if self.folder in _claims:
             return
         job = f"process {os.getpid()} on {socket.gethostname()}"
         if address := os.environ.get(host):
             job = f"the job of {meeting} {address}:{os.environ.get(port)}"
+            job += f" on {socket.gethostname()}" if address.startswith(LOOPBACK) else ""
         _claims[self.folder] = lock.claim(self.folder, os.environ.get(lock.VARIABLE) or job)
 
     def find(self, is_in_job: bool, agree: Agree | None = None) -> Checkpoint | None:

@@ -160,7 +160,8 @@ class Checkpoints:
             for part, state in zip(self._parts, states, strict=True):
                 part.load_state_dict(state)
         except Exception as error:  # of torch's reader, or of any part's load_state_dict, which may be the script's own
-            raise CheckpointError(f"checkpoint {name} is of another training ({one_line(error)})") from None
+            why = one_line(error).rstrip(".")
+            raise CheckpointError(f"checkpoint {name} is of another training ({why}): use another folder") from None
 
     def _agree(self, iteration: int, data: bytes | None) -> bytes | None:
         """The newest file of all ranks, the same on each rank; None where no rank has one.

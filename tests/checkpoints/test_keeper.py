@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from nalb.checkpoints import folder as folders
+from nalb.checkpoints import lock
 from nalb.checkpoints.file import Progress
 from nalb.checkpoints.keeper import Keeper
 from nalb.errors import CheckpointError
@@ -20,6 +21,26 @@ def test_what_another_node_was_writing_is_removed_in_a_job_alone(
         (tmp_path / f".{folders.file_name(3)}.{node}.writing").touch()
     assert Keeper(1, tmp_path, 2, 0, None).find(is_in_job) is None
     assert set(folders.cut_short(tmp_path)) == left
+
+
+@pytest.mark.parametrize(
+    ("address", "owner"),
+    [
+        ("localhost", "the job of master localhost:29500 on here"),
+        ("127.0.0.1", "the job of master 127.0.0.1:29500 on here"),
+        ("10.0.0.1", "the job of master 10.0.0.1:29500"),
+    ],
+)
+def test_a_job_that_meets_on_loopback_is_named_by_its_host_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str, owner: str
+) -> None:
+    """Jobs of two hosts may have the same loopback address and port, and one shared folder."""
+    monkeypatch.delenv(lock.VARIABLE, raising=False)
+    monkeypatch.setenv("MASTER_ADDR", address)
+    monkeypatch.setenv("MASTER_PORT", "29500")
+    monkeypatch.setattr("socket.gethostname", lambda: "here")
+    Keeper(1, tmp_path, 1, 0, None).claim("master", "MASTER_ADDR", "MASTER_PORT")
+    assert (tmp_path / lock.FILE).read_text() == owner
 
 
 def test_when_one_is_due_and_what_cannot_be(tmp_path: Path) -> None:
