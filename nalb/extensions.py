@@ -156,12 +156,15 @@ def _checked_estimate(estimate: object, num_nodes: int) -> Estimate:
     shapes = up.shape, down.shape, least.shape
     if shapes != ((num_nodes,), (num_nodes,), (2, num_nodes)):
         raise ValueError(f"estimate() has up, down and least of shapes {shapes} for {num_nodes} nodes")
-    rates = np.array([up, down, *least])
-    wrong = np.argwhere((rates <= 0) | np.isinf(rates))
-    if len(wrong):
-        row, node = wrong[0]
+    rates = np.array([up, down])
+    if len(wrong := np.argwhere(rates <= 0)):
+        way, node = wrong[0]
         raise ValueError(
-            f"estimate() gave node {node} a rate of {rates[row, node]:g}: give bytes per second above 0, NaN where nothing is known"
+            f"estimate() gave node {node} a rate of {rates[way, node]:g}: give bytes per second above 0, NaN where nothing is known"
+        )
+    if (least < 0).any():
+        raise ValueError(
+            "estimate() has a lower bound of a rate below 0: give 0 or more in `least`, NaN where nothing is known"
         )
     return replace(estimate, up=up, down=down, least=least)
 

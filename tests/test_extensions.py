@@ -83,11 +83,11 @@ class Negative(Told):
 
 
 class Zero(Told):
-    least = [[1e6, 1e6], [0, 1e6]]
+    up = [0, 1e6]
 
 
-class Endless(Told):
-    up = [float("inf"), 1e6]
+class Low(Told):
+    least = [[1e6, 1e6], [-1, 1e6]]
 
 
 class Wordy(Told):
@@ -229,7 +229,7 @@ def test_mistakes_in_an_estimator_name_it_and_its_line():
     [
         ("Negative", r"ValueError: estimate\(\) gave node 1 a rate of -1e\+06: give bytes per second above 0, NaN"),
         ("Zero", r"ValueError: estimate\(\) gave node 0 a rate of 0: give"),
-        ("Endless", r"ValueError: estimate\(\) gave node 0 a rate of inf: give"),
+        ("Low", r"ValueError: estimate\(\) has a lower bound of a rate below 0: give"),
         ("Wordy", r"ValueError: could not convert string to float: 'fast'"),
     ],
 )
