@@ -7,7 +7,7 @@ answers with events. It also appends its iterations to the run's samples.jsonl.
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -33,17 +33,24 @@ def require_torch() -> None:
     require("torch", f"scheme {RING!r}", ", or leave it out")
 
 
-def ring_program(model: str, compute_ms: float, interface: str) -> Program:
-    """A ring worker for each place with a worker; the first gathers the others at the root port, and gloo listens on `interface`.
+def ring_program(model: str, compute_ms: float) -> Program:
+    """A ring worker for each place with a worker; the first gathers the others at the root port.
 
     The workers connect to the address of observers, where a Ring has to be.
     """
 
-    def specs(places: Sequence[Place], options: JobOptions, *_: object) -> list[ProcessSpec]:
+    def specs(
+        places: Sequence[Place],
+        options: JobOptions,
+        inherited: Mapping[str, str],
+        keys_dir: str | None,
+        extra: Mapping[str, str],
+    ) -> list[ProcessSpec]:
+        del inherited, keys_dir
         workers = [place for place in places if place.is_worker]
-        shared = {
+        shared = dict(extra) | {
             "WORLD_SIZE": str(len(workers)), "MASTER_ADDR": workers[0].address, "MASTER_PORT": str(options.root_port),
-            "GLOO_SOCKET_IFNAME": interface, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1",
+            "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1",
         }  # fmt: skip
         flags = ("--compute-ms", str(compute_ms), "--address", str(options.observers))
         argv = tuple(own_argv("nalb.compare.peers.ring_worker", model, *flags))

@@ -37,7 +37,6 @@ from nalb.schemes import AUTO, STOCK
 from nalb.tokens.policies import MODEL_PARALLEL
 from nalb.workloads import bytes_of
 from netem.network_file import Network
-from netem.wires import NODE_INTERFACE
 
 TEST_IMAGES = 2000  # images by which a comparison of batchings tests the accuracy; few, since a slow machine may test
 UNPLANNED_STEPS = {MXNET: 1, TORCH: 3}  # the first steps of a training, by which nalb learns what it sums
@@ -210,7 +209,7 @@ def _held_job(
 ) -> JobOrder:
     """The held job that runs the variant. Held jobs share the network and take turns; each has a name and ports of its own."""
     if variant.scheme is None:
-        ring = ring_program(replay, request.compute_ms, NODE_INTERFACE)
+        ring = ring_program(replay, request.compute_ms)
         nodes, samples = job_nodes(request.network), request.run_dir / "samples.jsonl"
         bound_of = partial(_bound_s, nodes, bytes_of(replay), request.pushes_zeros)
         peer = partial(Ring, nodes=nodes, bound_of=bound_of, samples_path=samples)

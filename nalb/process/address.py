@@ -52,7 +52,7 @@ def _checked(text: str) -> str:
 
 
 def _of_interface(name: str) -> str:
-    found = sorted(one.address for one in psutil.net_if_addrs().get(name, []) if one.family == socket.AF_INET)
+    found = sorted(_addresses().get(name, []))
     if not found:
         raise InputError(
             f"environment variable GLOO_SOCKET_IFNAME: this machine has no interface {name} with an IPv4 address"
@@ -62,11 +62,13 @@ def _of_interface(name: str) -> str:
 
 def interface_of(address: str) -> str | None:
     """The interface that has this IPv4 address and no other one; None where there is none."""
-    every = {
-        name: [one.address for one in found if one.family == socket.AF_INET]
-        for name, found in psutil.net_if_addrs().items()
-    }
-    return next((name for name, addresses in every.items() if addresses == [address]), None)
+    return next((name for name, addresses in _addresses().items() if addresses == [address]), None)
+
+
+def _addresses() -> dict[str, list[str]]:
+    """The IPv4 addresses of each interface of this machine."""
+    every = psutil.net_if_addrs()
+    return {name: [one.address for one in found if one.family == socket.AF_INET] for name, found in every.items()}
 
 
 def towards(host: str) -> str:

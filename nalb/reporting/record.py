@@ -61,11 +61,6 @@ class Step:
         """From the slowest worker's end of the iteration before to its end of this one, which no exchange exceeds."""
         return max(self.event.at_s - self.begin_s, self.communication_s)
 
-    @property
-    def answers(self) -> str:
-        """The precision of all sums."""
-        return STEPS[0] if self.event.rounded is None else self.event.rounded.answers
-
     def saturated(self, direction: str, node: str) -> bool:
         """Whether the node's own link limited its transfer, so that the measured rate is the link's. direction: "up" or "down"."""
         load, configured = self.event.load_bytes.get(node), rate(self.event.configured, direction, node)
@@ -127,6 +122,19 @@ def rate(rates: Rates | None, direction: str, node: str) -> float | None:
     return (rates.up if direction == "up" else rates.down).get(node)
 
 
+def of_uplinks(rates: Rates | None) -> Rates | None:
+    """The uplinks' rates, by site in place of node."""
+    if rates is None:
+        return None
+    up, down = ({site: pair[column] for site, pair in rates.uplinks.items()} for column in (0, 1))
+    return Rates(up=up, down=down)
+
+
+def answers_of(event: IterationEvent) -> str:
+    """The precision of all sums of an iteration."""
+    return STEPS[0] if event.rounded is None else event.rounded.answers
+
+
 class Readies:
     """Which `ready` an iteration belongs to: jobs of a comparison that take turns, by sites and not, write into one file."""
 
@@ -157,8 +165,7 @@ class Layouts:
 
     def of(self, event: IterationEvent) -> LayoutEvent | None:
         """The newest layout of the iteration's precision, else of any; None where no tensors were cut before it."""
-        answers = STEPS[0] if event.rounded is None else event.rounded.answers
-        return self._newest.get(answers, self._last)
+        return self._newest.get(answers_of(event), self._last)
 
 
 def _values(event: LayoutEvent) -> list[tuple[str, int]]:

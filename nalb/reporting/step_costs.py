@@ -23,7 +23,7 @@ from nalb.planning.shares import exact
 from nalb.planning.sites import Sites, Uplinks
 from nalb.planning.slices import Tensor, size_bytes, value_dtype
 from nalb.planning.stock import OwnKeys, route
-from nalb.reporting.record import Step
+from nalb.reporting.record import Step, of_uplinks
 from nalb.schemes import SCHEMES, Scheme
 from nalb.units import GOODPUT_PART
 
@@ -153,7 +153,7 @@ def _of_exchange(step: Step, shares: Floats, groups: Sequence[SharedUplinkEvent]
     if sites is None:
         both = planned_loads_bytes(nodes, shares, float(shares.sum()))
         out, into = (dict(zip(of_node, one.tolist(), strict=True)) for one in both)
-    found |= _of_links(LimitKind.UPLINK, of_site, of_site, _uplink_rates(event, 0), _uplink_rates(event, 1))
+    found |= _of_links(LimitKind.UPLINK, of_site, of_site, _uplink_rates(event, "up"), _uplink_rates(event, "down"))
     found |= _of_links(LimitKind.LINK, out, into, _rates(event, "up"), _rates(event, "down"))
     if event.configured is not None and event.configured.site_of:
         found |= _of_declared_sites(event.configured, nodes, shares)
@@ -329,10 +329,10 @@ def _rates(event: IterationEvent, direction: str) -> dict[str, Need]:
     return _known(estimate, least, configured)
 
 
-def _uplink_rates(event: IterationEvent, column: int) -> dict[str, Need]:
-    """Each site's rate; column: 0 up, 1 down."""
+def _uplink_rates(event: IterationEvent, direction: str) -> dict[str, Need]:
+    """Each site's rate, as `_rates` has each node's."""
     told = (event.estimate, event.least, event.configured)
-    return _known(*({} if one is None else {site: pair[column] for site, pair in one.uplinks.items()} for one in told))
+    return _known(*(_side(of_uplinks(one), direction) for one in told))
 
 
 def _known(estimate: ByNode, least: ByNode, configured: ByNode) -> dict[str, Need]:
@@ -378,7 +378,7 @@ class StepModel:
             return None
         uplinks = None
         if sites is not None:
-            of_site = [_uplink_rates(event, column) for column in (0, 1)]
+            of_site = [_uplink_rates(event, direction) for direction in ("up", "down")]
             rates = [[one[site][0] if site in one else np.inf for site in sites.names] for one in of_site]
             uplinks = Uplinks(sites, *map(np.array, rates))
         index = {name: place for place, name in enumerate(names)}

@@ -10,7 +10,7 @@ from nalb.errors import listed
 from nalb.events import Rates
 from nalb.reporting.about_file import About
 from nalb.reporting.pace import Pace
-from nalb.reporting.record import Record, Step, Timeline, rate
+from nalb.reporting.record import Record, Step, Timeline, answers_of, of_uplinks, rate
 from nalb.reporting.run_file import WARM_UP, ratio
 from nalb.schemes import AUTO, SCHEMES
 from nalb.units import GOODPUT_PART, bytes_per_s_to_mbps
@@ -72,7 +72,7 @@ def summarise(record: Record) -> list[Row]:
                 plan_wait_s=result.median_s(result.plan_wait_s),
                 link_error=math.nan if error is None else error.median,
                 link_error_p95=math.nan if error is None else error.p95,
-                answers=frozenset(step.answers for step in record.steps.get(name, [])),
+                answers=frozenset(answers_of(step.event) for step in record.steps.get(name, [])),
             )
         )
     return rows
@@ -204,7 +204,7 @@ def _uplink_rows(steps: Sequence[Step], planned: Step | None) -> list[NodeRow]:
     site_of = next((step.ready.sites for step in steps if step.ready and step.ready.sites), None)
     site_of = site_of or ({} if declared is None else declared.site_of)
     told = (declared, None, None) if measured is None else (declared, measured.estimate, measured.least)
-    configured, estimate, least = map(_of_uplinks, told)
+    configured, estimate, least = map(of_uplinks, told)
     rows = []
     for site in dict.fromkeys(site_of.values()):
         members = [node for node, of in site_of.items() if of == site]
@@ -212,14 +212,6 @@ def _uplink_rows(steps: Sequence[Step], planned: Step | None) -> list[NodeRow]:
             rates = _both(configured, None, site), _both(estimate, least, site)
             rows.append(NodeRow(f"uplink of {site}", *rates, _share(planned, members)))
     return rows
-
-
-def _of_uplinks(rates: Rates | None) -> Rates | None:
-    """The uplinks' rates, by site in place of node."""
-    if rates is None:
-        return None
-    up, down = ({site: pair[column] for site, pair in rates.uplinks.items()} for column in (0, 1))
-    return Rates(up=up, down=down)
 
 
 def _is_known(rates: Rates | None) -> bool:

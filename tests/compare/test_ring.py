@@ -17,6 +17,7 @@ from nalb.compare.ring import Ring, require_torch, ring_program
 from nalb.errors import MachineError
 from nalb.events import BlockEvent, IdleEvent, IterationEvent, decode_line
 from nalb.launch.machine_env import machine_environment
+from nalb.launch.network import IN_NAMESPACES
 from nalb.launch.roles import Place
 from nalb.options import JobOptions
 from nalb.planning.nodes import Node
@@ -54,7 +55,7 @@ def test_training_has_no_ring(tmp_path, capsys):
 def test_every_worker_finds_the_first_one_on_the_nodes_own_interface():
     places = [Place("a", "10.0.0.1"), Place("s", "10.0.0.3", is_worker=False), Place("b", "10.0.0.2")]
     options = JobOptions(9111, observers="ipc://x")
-    specs = ring_program("mobilenet", 20.0, "eth0").specs(places, options, {}, None, {})
+    specs = ring_program("mobilenet", 20.0).specs(places, options, {}, None, IN_NAMESPACES)
     assert [(s.node, s.role, s.environment["RANK"]) for s in specs] == [("a", "worker", "0"), ("b", "worker", "1")]
     for spec in specs:
         assert set(machine_environment(spec.environment, {"LD_PRELOAD": "own.so"})) == {"PYTHONPATH"}  # no shim
