@@ -433,6 +433,11 @@ class Front:
         except OSError:
             self._wait(lambda: False)
 
+    def await_error(self) -> None:
+        """Wait until the agent says why the job ends, for GRACE_S at most."""
+        with suppress(JobFailed):
+            self._wait(lambda: False, GRACE_S)
+
     def close(self, failed: str | None = None) -> None:
         """Leave the job, and wait until all ranks have. failed: why the script ends, where it waits for no other rank."""
         if os.getpid() != self._owner:

@@ -45,7 +45,11 @@ class Gloo:
 
     def is_cut_off(self) -> bool:
         """Whether something is under way, and a connection is lost."""
-        return self._under_way() and self._epoll is not None and len(self.connections) < self._size - 1
+        return self._under_way() and self.has_lost_one()
+
+    def has_lost_one(self) -> bool:
+        """Whether a connection is lost."""
+        return self._epoll is not None and len(self.connections) < self._size - 1
 
     @property
     def connections(self) -> list[int]:

@@ -89,6 +89,8 @@ class TorchJob:
     def leave(self, failed: str | None = None) -> None:
         """Leave the job. failed: why the script ends, where it waits for no other rank."""
         if self.front is not None:
+            if failed is not None and any(one.has_lost_one() for one in self._gloo):
+                self.front.await_error()  # gloo's error names no rank, and hides which one ended first
             self.front.close(failed)
         if self.machine is not None:
             self.machine.close()

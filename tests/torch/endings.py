@@ -6,6 +6,7 @@ BY_RING=1: not before the group's ring makes the sums, which are larger then: sm
 import os
 import signal
 import socket
+import subprocess
 import sys
 import time
 
@@ -41,6 +42,13 @@ def handle_signals() -> None:
     for one in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(one, lambda *_: None)
         os.killpg(0, one)
+
+
+def exit_before_the_agent_knows() -> None:
+    agent = dist.group.WORLD.front.agent.pid
+    os.kill(agent, signal.SIGSTOP)
+    subprocess.Popen(["sh", "-c", f"sleep 0.5; kill -CONT {agent}"])
+    os._exit(9)
 
 
 def fail() -> None:
@@ -80,6 +88,10 @@ for step in range(1_000_000):
         if how == "barrier":
             time.sleep(rank * LIMIT_S)
             dist.barrier()  # rank 0 waits in gloo, where no exception reaches it
+        if how == "gloo first":
+            if rank == 1:
+                exit_before_the_agent_knows()
+            dist.barrier()
         if how == "cut off" and rank == 0:
             gloo = dist.group.WORLD.gloo
             # in place of a collective that misses what follows, as gloo's do now and then

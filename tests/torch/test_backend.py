@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from nalb.process.last_words import failure_in
 from tests.torch import ranks
 
 PITFALLS = Path(__file__).with_name("pitfalls.py")
@@ -125,6 +126,14 @@ def test_a_rank_that_waits_in_gloo_without_a_connection_ends_all_and_is_told_why
     require_named(
         ranks.run("endings.py", "cut off", size=2, within_s=40.0, **BY_PLANE), "gloo, which has lost a connection"
     )
+
+
+@pytest.mark.torch
+def test_a_rank_that_gloo_tells_of_anothers_end_tells_the_launcher_which_one() -> None:
+    told, left = ranks.run("endings.py", "gloo first", size=2, within_s=60.0, NALB_JOB="job:worker", **BY_PLANE)
+    assert left.code == 9
+    (failure,) = [one for line in told.output.splitlines() if (one := failure_in(line)[1]) is not None]
+    assert "lost its training process" in failure.detail, failure
 
 
 @pytest.mark.torch
