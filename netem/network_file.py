@@ -24,8 +24,7 @@ LOW_MBPS = 0.01  # below this one packet takes more than a second
 HIGH_MBPS = 34_000.0  # tc's byte rates are 32-bit: 2^32 bytes/s is 34,359 Mbit/s
 HIGH_TIME_S = 1e7  # about four months: longer is a typing mistake
 HIGH_QUEUE_MS = 10_000.0
-HIGH_QUEUE_BYTES = 2**32 - 1  # tc's limits are 32-bit, and count the burst too
-BURST_MS = 1.0  # see shaping.py
+HIGH_QUEUE_BYTES = 2**32 - 1  # tc's limits are 32-bit
 # Delay and jitter together. ARP gives up after 3 tries, 1 s apart, and between two such nodes its answer takes four delays.
 HIGH_DELAY_MS = 700.0
 HIGH_ROUND_TRIP_MS = 4 * HIGH_DELAY_MS
@@ -361,7 +360,7 @@ class Network(Struct, frozen=True, forbid_unknown_fields=True):
                 for rate in (change.up_mbps, change.down_mbps)
             ]
             highest_mbps = max(rate for rate in rates if rate is not None)
-            most_ms = math.floor(HIGH_QUEUE_BYTES / mbps_to_bytes_per_s(highest_mbps) * 1000 - BURST_MS)
+            most_ms = math.floor(HIGH_QUEUE_BYTES / mbps_to_bytes_per_s(highest_mbps) * 1000)
             if access.queue_ms > most_ms:
                 raise ValueError(
                     f"{place}.queue_ms is {access.queue_ms:g} at {highest_mbps:g} Mbit/s, a queue of 4 GiB and more: "

@@ -120,11 +120,11 @@ def explained(what: str) -> Iterator[None]:
 
 
 def _set_bucket(netlink: IPRoute, index: int, egress: Egress, verb: str) -> None:
-    """Add or change (`verb`) a token bucket. Its limit counts all bytes that wait, so it is the queue plus the burst."""
+    """Add or change (`verb`) a token bucket. It is empty while packets wait, so the last one waits for its queue over the rate."""
     options = {
         "rate": mbps_to_bytes_per_s(egress.rate_mbps),
         "burst": egress.burst_bytes,
-        "limit": egress.queue_bytes + egress.burst_bytes,
+        "limit": egress.queue_bytes,
     }
     netlink.tc(verb, "tbf", index=index, parent=TC_H_ROOT, handle=ROOT, **_whole(options))
     if egress.impairment:
@@ -174,7 +174,7 @@ def _expected(egress: Egress) -> dict[str, float]:
     """The numbers that `_read` must find, by name: bytes, bytes per second or (netem's limit) packets."""
     rate = mbps_to_bytes_per_s(egress.rate_mbps)
     if not egress.leaves:
-        expected = {"tbf rate": rate, "tbf limit": egress.queue_bytes + egress.burst_bytes}
+        expected = {"tbf rate": rate, "tbf limit": egress.queue_bytes}
         if egress.impairment:
             options = _netem(egress.impairment, egress.queue_bytes, egress.rate_mbps)
             expected[f"queue {ROOT_CLASS:#x} limit"] = options["limit"]

@@ -10,11 +10,11 @@ import math
 from dataclasses import dataclass, replace
 
 from nalb.units import HEADER_BYTES, SEGMENT_BYTES, mbps_to_bytes_per_s
-from netem.network_file import BURST_MS, Access, Link, Network, NetworkNode, Site
+from netem.network_file import Access, Link, Network, NetworkNode, Site
 from netem.schedule import NodeRates, PairCaps, access_rates_at, pair_caps_at
 
 FRAME_BYTES = SEGMENT_BYTES + HEADER_BYTES  # a full Ethernet frame at MTU 1500, as tc counts it
-BURST_S = BURST_MS / 1000  # measured in docs/network-files.md, "Bursts and queues", as is the next number
+BURST_S = 0.001  # measured in docs/network-files.md, "Bursts and queues", as is the next number
 MIN_BURST_BYTES = 5 * FRAME_BYTES  # one frame more than a bunch of FEW_SEGMENTS
 # How many packets TCP may hand over as one bunch, which costs the kernel hardly more than one packet. tbf splits an arriving bunch
 # that is larger than its burst, so bunches are made to fit. htb does not split, so a bunch leaves htb as a burst. If a tbf's burst

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -99,6 +99,27 @@ def test_datagrams_show_the_rate_of_a_way(name: str):
         measured = verify.measure_patiently(loses_half)
         assert_close(measured)
         assert measured.configured_mbps == pytest.approx(20, rel=0.02), "half of it may have been lost on the way"
+
+
+def test_a_full_queue_holds_what_the_file_says(name: str):
+    """Of many datagrams sent at once, what the bucket lets through and what the queue holds arrives."""
+    with network_up(network_of(name, TWO_NODES)) as emulation:
+        emulation.set_rates({"a": (1, 80)})
+        with (
+            namespaces.inside(emulation.namespace("b"), lambda: socket.socket(type=socket.SOCK_DGRAM)) as receiver,
+            namespaces.inside(emulation.namespace("a"), lambda: socket.socket(type=socket.SOCK_DGRAM)) as sender,
+        ):
+            receiver.bind((emulation.address("b"), 0))
+            receiver.settimeout(1.0)  # one takes 12 ms
+            for _ in range(60):
+                sender.sendto(bytes(1472), receiver.getsockname())
+            arrived = 0
+            with suppress(TimeoutError):
+                while receiver.recv(2000):
+                    arrived += 1
+        held = (shaping.MIN_BURST_BYTES + shaping.MIN_QUEUE_BYTES) // shaping.FRAME_BYTES
+        # the kernel rounds the bucket down, and packets leave while others are sent
+        assert held - 1 <= arrived <= held + 2
 
 
 def replace_flow(flow: verify.Flow, impairment: shaping.Impairment) -> verify.Flow:

@@ -193,11 +193,11 @@ BAD = {
     "no queue": (GOOD + "queue_ms = 0", "nodes[1].queue_ms is 0"),
     "queue beyond 32 bits": (
         GOOD.replace("= 40", "= 10_000") + "queue_ms = 4000",
-        "nodes[1].queue_ms is 4000 at 10000 Mbit/s, a queue of 4 GiB and more: give at most 3434 ms",
+        "nodes[1].queue_ms is 4000 at 10000 Mbit/s, a queue of 4 GiB and more: give at most 3435 ms",
     ),
     "queue beyond 32 bits after a change": (
         GOOD + 'queue_ms = 4000\n[[changes]]\nat_s = 1\nnode = "b"\nup_mbps = 10_000',
-        "give at most 3434 ms",
+        "give at most 3435 ms",
     ),
     "queue beyond 32 bits at a drawn rate": (
         'name = "net"\ndefaults = {queue_ms = 4000}' + RANDOM.replace("= 9", "= 10_000") + BARE_NODES,

@@ -36,7 +36,7 @@ def test_the_longest_queue_of_a_file_fits_tcs_32_bits(mbps: float):
     except InputError as error:
         queue_ms = float(str(error).split()[-2])
         parse_network(text.format(mbps, queue_ms), "x")
-    assert shaping.queue_bytes(mbps, queue_ms) + shaping.burst_bytes(mbps) < 2**32
+    assert shaping.burst_bytes(mbps) <= shaping.queue_bytes(mbps, queue_ms) < 2**32
 
 
 @given(MBPS, st.lists(MBPS, min_size=1, max_size=6), st.integers(0, 5))
