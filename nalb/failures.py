@@ -116,3 +116,6 @@ class JobFailed(JobError, RuntimeError):
     def __init__(self, failure: Failure, exit_code: int = 1, where: str = ""):
         super().__init__(render(failure) + (f"; {where}" if where else ""), exit_code)
         self.failure, self.where = failure, where
+
+    def __reduce__(self) -> tuple[type["JobFailed"], tuple[Failure, int, str]]:
+        return type(self), (self.failure, self.exit_code, self.where)

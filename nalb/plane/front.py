@@ -25,6 +25,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass
 from time import monotonic, sleep
 from typing import Any
@@ -407,7 +408,7 @@ class Front:
             self._rings.clear()
             self._news.notify_all()
         for one in left:
-            one.ended(self._error)
+            one.ended(copy(self._error))
 
     def _lost(self, what: str) -> JobFailed:
         return JobFailed(self._failure(Cause.ENDED, f"lost its agent, which {what}"), PeerError.exit_code)
@@ -423,7 +424,7 @@ class Front:
             is_met = self._news.wait_for(lambda: self._error is not None or bool(is_so()), limit_s)
             if self._error is not None:
                 self._has_heard = True
-                raise self._error
+                raise copy(self._error)  # which will keep the frames that it passes, and so the script's tensors
             return is_met
 
     def send(self, order: o.FromTraining, descriptor: int | None = None) -> None:

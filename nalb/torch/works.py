@@ -3,6 +3,7 @@
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
+from copy import copy
 from datetime import timedelta
 
 import torch
@@ -64,7 +65,7 @@ class SumWork(dist._Work):  # type: ignore[misc]
         if not self._is_done.wait(timeout.total_seconds() if timeout else None):
             raise SumMissing(f"a sum of {self._tensor.numel()} elements has not come within {timeout}")
         if self._error is not None:
-            raise self._error
+            raise copy(self._error)  # it will keep the frames that it passes, and these keep this work
         self._future.wait()  # it is being completed; on a GPU the current stream waits too
         return True
 

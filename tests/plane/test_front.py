@@ -258,8 +258,9 @@ def test_why_the_agent_ends_reaches_all_sums(job):
     job.agent.tell(o.Ended(failure))
     until(lambda: said)
     assert said[0].failure == failure
-    with pytest.raises(JobFailed, match="n1 has not reported"):
-        job.place(2001).result(LIMIT_S)
+    errors = [job.place(2001).exception(LIMIT_S) for _ in range(2)]
+    assert [(type(one), one.failure) for one in errors] == 2 * [(JobFailed, failure)]
+    assert errors[0] is not errors[1], "what is raised again keeps the frames of both calls"
 
 
 def test_an_agent_that_is_killed_is_named(job):

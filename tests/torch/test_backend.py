@@ -288,6 +288,22 @@ def test_a_sum_that_does_not_come_raises_what_scripts_catch() -> None:
 
 
 @pytest.mark.torch
+def test_a_caught_error_keeps_no_frames() -> None:
+    """They have the script's tensors, which a script that tries again would gather."""
+    import torch
+
+    from nalb.failures import Cause, Failure, JobFailed
+    from nalb.torch.works import SumWork
+
+    error = JobFailed(Failure(cause=Cause.SILENT, detail="has not reported"), 3)
+    work = SumWork(torch.zeros(5))
+    work.complete(error)
+    with pytest.raises(RuntimeError, match="has not reported"):
+        work.wait()
+    assert error.__traceback__ is None
+
+
+@pytest.mark.torch
 def test_a_group_ends_while_gloo_still_runs_a_callback() -> None:
     script = """
 import time, torch, torch.distributed as dist
