@@ -11,6 +11,7 @@ from . import module as mod
 from . import module as module
 from . import ndarray as nd
 from . import ndarray as ndarray
+from . import optimizer as optimizer
 from . import random as random
 from . import symbol as sym
 
@@ -26,6 +27,7 @@ __all__ = [
     "module",
     "nd",
     "ndarray",
+    "optimizer",
     "random",
     "sym",
 ]
