@@ -14,6 +14,7 @@ from . import ndarray as ndarray
 from . import optimizer as optimizer
 from . import random as random
 from . import symbol as sym
+from . import util as util
 
 __all__ = [
     "autograd",
@@ -30,4 +31,5 @@ __all__ = [
     "optimizer",
     "random",
     "sym",
+    "util",
 ]
