@@ -62,8 +62,15 @@ def stages(
     return [_chain([layers[i] for i in part]) for part in cuts.stages(seconds, min(count, len(layers)))]
 
 
+def check_arrays() -> None:
+    """Raise InputError where blocks compute with mx.np's arrays: sums and tokens are of mx.nd's."""
+    if mx.util.is_np_array():
+        raise InputError("npx.set_np() is on, and fela computes with arrays of mx.nd only: leave it out")
+
+
 def _timed(layers: list[mx.gluon.nn.HybridSequential], x: NDArray, sizes: list[int]) -> list[cuts.Curve]:
     """Each layer's seconds, forward and backward, with batches of these sizes. x: one sample, the first layer's input."""
+    check_arrays()
     curves: list[cuts.Curve] = []
     for layer in layers:
         output = layer(x)  # its parameters have shapes now

@@ -25,7 +25,7 @@ from mxnet.ndarray import NDArray
 
 from kvstore_patch.fela.chunks import Chunks
 from kvstore_patch.fela.compute import Compute, Loss
-from kvstore_patch.fela.cutting import Blocks
+from kvstore_patch.fela.cutting import Blocks, check_arrays
 from kvstore_patch.fela.gradients import Gradients, written
 from kvstore_patch.fela.summing import Summing
 from kvstore_patch.fela.updates import Updates
@@ -62,9 +62,10 @@ class Trainer:
         threshold: int | None = None,
     ):
         """blocks: the sub-models, in order, from `partition` or cut by hand. loss: a function of outputs and labels that gives one
-        number for each sample, as Gluon's losses do. total: samples of an iteration, over all workers. threshold: the smallest
-        batch at which the first sub-model computes at full speed, samples; default: the one that `partition` found, or THRESHOLD.
-        optimizer, optimizer_params: as for Gluon's Trainer. kvstore: 'nalb', or a store of that kind.
+        number for each sample, as Gluon's losses do; a Block's own parameters are trained too. total: samples of an iteration,
+        over all workers. threshold: the smallest batch at which the first sub-model computes at full speed, samples; default: the
+        one that `partition` found, or THRESHOLD. optimizer, optimizer_params: as for Gluon's Trainer. kvstore: 'nalb', or a store
+        of that kind.
         The learning rate may follow one of the optimizer's schedules; set it by hand only after `gather`. Raises InputError,
         StoreError.
         """
@@ -72,9 +73,9 @@ class Trainer:
         if not isinstance(store, NALB):
             raise StoreError("tokens are summed with kvstore 'nalb': create that one, without --scheme stock")
         self._store, self._client, self.total = store, store.client, total
-        learning, running = learning_and_running(blocks)
+        learning, running = learning_and_running(blocks, loss)
         summed = [[*a, *b] for a, b in zip(learning, running, strict=True)]  # by sub-model
-        groups = [list(block.collect_params().values()) for block in blocks]  # frozen ones too: all begin with rank 0's
+        groups = parameters_of(blocks, loss)  # frozen ones too: all begin with rank 0's
         every = [one for group in groups for one in group]
         self.gluon = mx.gluon.Trainer(every, optimizer, optimizer_params, store, update_on_kvstore=False)
         self.gluon._init_kvstore()
@@ -265,14 +266,23 @@ def _choose(inbox: list[wire.Message]) -> wire.Message | None:
     return None if index is None else inbox.pop(index)
 
 
+def parameters_of(blocks: Sequence[mx.gluon.Block], loss: Loss) -> list[list[mx.gluon.Parameter]]:
+    """Per sub-model, its parameters; the loss's own are of the last one."""
+    groups = [list(block.collect_params().values()) for block in blocks]
+    if isinstance(loss, mx.gluon.Block):
+        groups[-1] += [one for one in loss.collect_params().values() if one not in groups[-1]]
+    return groups
+
+
 def learning_and_running(
-    blocks: Sequence[mx.gluon.Block],
+    blocks: Sequence[mx.gluon.Block], loss: Loss
 ) -> tuple[list[list[mx.gluon.Parameter]], list[list[mx.gluon.Parameter]]]:
-    """Per block, the parameters with a gradient, and those that a forward pass changes.
+    """Per sub-model, the parameters with a gradient, and those that a forward pass changes.
 
     Raises InputError for parameters or blocks that cannot be trained with tokens.
     """
-    groups = [list(block.collect_params().values()) for block in blocks]
+    check_arrays()
+    groups = parameters_of(blocks, loss)
     times = Counter(one.name for group in groups for one in group)
     for one in (one for group in groups for one in group):
         if one._data is None:
@@ -285,6 +295,8 @@ def learning_and_running(
             raise InputError(f"parameter {one.name}: give it dense gradients, grad_req='write', and one device")
     learning = [[one for one in group if one.grad_req != "null"] for group in groups]
     changed = [written(block) for block in blocks]
+    if isinstance(loss, mx.gluon.Block):
+        changed[-1] |= written(loss)
     running = [[one for one in group if one.name in names] for group, names in zip(groups, changed, strict=True)]
     for number, group in enumerate(learning, 1):
         if not group:

@@ -4,8 +4,11 @@ MXNet queues operations, so Python code cannot see when computing ends. Therefor
 queued after the backward pass, ahead of the pushes, and one that reads every parameter after the update. A thread waits for each of
 them in turn. Computing begins when the batch is drawn or when the last parameter of the iteration before is updated, whichever is
 later, and ends with the last gradient. Gradients are sent meanwhile.
+The script's thread runs ahead of the engine, so it may load samples while the engine waits for sums. Its time from the batch to the
+pushes, less its own waits for the engine, counts where it is longer.
 """
 
+import functools
 import os
 import queue
 import threading
@@ -13,6 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from mxnet.base import _LIB
 from mxnet.ndarray import NDArray
 
 from kvstore_patch.store import ndarrays
@@ -41,6 +45,33 @@ class Computing(NamedTuple):
 
 
 OnComputed = Callable[[Computing], None]
+WAITS = ("MXNDArraySyncCopyToCPU", "MXNDArrayWaitToRead", "MXNDArrayWaitToWrite", "MXNDArrayWaitAll")
+
+
+class _Waited(threading.local):
+    """Seconds that this thread has waited for MXNet's engine, in WAITS."""
+
+    seconds = 0.0
+
+
+_waited = _Waited()
+
+
+@functools.cache
+def _count_waits() -> None:
+    """Count every thread's waits from now on, in `_waited`."""
+    for name in WAITS:
+        setattr(_LIB, name, _counted(getattr(_LIB, name)))
+
+
+def _counted(wait: Callable[..., int]) -> Callable[..., int]:
+    def counted(*arguments: object) -> int:
+        start_s = time.monotonic()
+        code = wait(*arguments)
+        _waited.seconds += time.monotonic() - start_s
+        return code
+
+    return counted
 
 
 class ComputeClock:
@@ -49,23 +80,26 @@ class ComputeClock:
     def __init__(self) -> None:
         self._cores = len(os.sched_getaffinity(0))
         self._begun = self._updated = Instant.now()
-        self._probes: queue.Queue[tuple[Instant, OnComputed | None, NDArray]] = queue.Queue()
+        self._waited_s = _waited.seconds  # when the batch was drawn
+        self._probes: queue.Queue[tuple[Instant, float, OnComputed | None, NDArray]] = queue.Queue()
+        _count_waits()
         threading.Thread(target=self._run, name="nalb-compute-clock", daemon=True).start()
 
     def begin(self) -> None:
         """Note that a batch is drawn."""
-        self._begun = Instant.now()
+        self._begun, self._waited_s = Instant.now(), _waited.seconds
 
     def gradients(self, arrays: Sequence[NDArray], on_computed: OnComputed) -> None:
         """Time the batch: call it when its backward pass is queued and nothing that changes the gradients is.
 
         on_computed: called with the result on the clock's thread.
         """
-        self._probes.put((self._begun, on_computed, ndarrays.Probe(arrays)()))
+        busy_s = time.monotonic() - self._begun.at_s - (_waited.seconds - self._waited_s)
+        self._probes.put((self._begun, busy_s, on_computed, ndarrays.Probe(arrays)()))
 
     def parameters(self, arrays: Sequence[NDArray]) -> None:
         """Note that the update is queued; the next computing begins no sooner than it ends."""
-        self._probes.put((self._begun, None, ndarrays.Probe(arrays)()))
+        self._probes.put((self._begun, 0.0, None, ndarrays.Probe(arrays)()))
 
     def settle(self) -> None:
         """Wait until all batches and updates noted so far are computed and reported."""
@@ -79,12 +113,13 @@ class ComputeClock:
         except Exception as error:  # without reports every worker would wait for the next sizes
             die(Failure(cause=Cause.PROCESS, detail=f"the gradients could not be waited for: {one_line(error)}"), 1)
 
-    def _answer(self, begun: Instant, on_computed: OnComputed | None, probe: NDArray) -> None:
+    def _answer(self, begun: Instant, busy_s: float, on_computed: OnComputed | None, probe: NDArray) -> None:
         probe.wait_to_read()
         if on_computed is None:
             self._updated = Instant.now()
             return
         start, end = max(begun, self._updated), Instant.now()
-        elapsed_s = end.at_s - start.at_s
+        if busy_s > (elapsed_s := end.at_s - start.at_s):
+            start, elapsed_s = begun, busy_s  # a wait takes no CPU time
         cpu_share = (end.cpu_s - start.cpu_s) / (elapsed_s * self._cores)
         on_computed(Computing(elapsed_s, min(1.0, cpu_share)))

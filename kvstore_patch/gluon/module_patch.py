@@ -47,6 +47,7 @@ def install() -> None:
         param_names: Sequence[str] = (),
     ) -> None:
         if isinstance(kvstore, NALB):
+            kvstore.check_optimizer(updater.optimizer)
             pushed = {
                 kvstore.key_of(name, grads[0]): grads
                 for name, grads in zip(param_names, grad_arrays, strict=True)

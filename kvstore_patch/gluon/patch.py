@@ -85,6 +85,7 @@ def install() -> None:
         _check_dense(self)
         init(self)
         if isinstance(self._kvstore, NALB):
+            self._kvstore.check_optimizer(self.optimizer)
             first = self._kvstore.first_key(tuple((p.name, p.shape, np.dtype(p.dtype).name) for p in self._alike))
             self._param2idx = {p.name: first + i for i, p in enumerate(self._alike)}
             self._params_to_init = [*self._alike]

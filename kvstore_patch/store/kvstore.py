@@ -113,6 +113,14 @@ class NALB(KVStoreBase):
             self._keys[parameter] = self.first_key((parameter,))
         return self._keys[parameter]
 
+    def check_optimizer(self, optimizer: mx.optimizer.Optimizer) -> None:
+        """Raise StoreError for an optimizer that draws random numbers where several workers would draw different ones."""
+        if isinstance(optimizer, mx.optimizer.SGLD) and self.num_workers > 1:
+            raise StoreError(
+                f"optimizer {type(optimizer).__name__} draws random numbers, other ones on each of {self.num_workers} workers, "
+                "so their weights would drift apart: choose another, or --scheme stock"
+            )
+
     def _barrier(self) -> None:
         """Wait until every worker has called this, by a sum of one number."""
         array = mx.nd.zeros((1,))

@@ -69,7 +69,7 @@ class Worker:
                 block.cast(dtype)
         if is_frozen:
             self.blocks[0][0].collect_params().setattr("grad_req", "null")
-        learning, running = learning_and_running(self.blocks)
+        learning, running = learning_and_running(self.blocks, loss)
         every = [one for both in zip(learning, running, strict=True) for group in both for one in group]
         self.trainer = gluon.Trainer(every, optimizer, dict(OPTIMIZERS[optimizer]), kvstore=None)
         self.chunks, self.gradients = Chunks(), Gradients(learning, running)
@@ -128,11 +128,12 @@ def add_up(workers, order):
         worker.gradients.give_back(order.sub_model, own)
 
 
-def by_one_process(kind, optimizer):
+def by_one_process(kind, optimizer, loss_of=loss_of):
     blocks = build(kind)
     net = nn.HybridSequential()
     net.add(*blocks)
-    trainer = gluon.Trainer(net.collect_params(), optimizer, dict(OPTIMIZERS[optimizer]), kvstore=None)
+    every = [*net.collect_params().values(), *loss_of.collect_params().values()]
+    trainer = gluon.Trainer(every, optimizer, dict(OPTIMIZERS[optimizer]), kvstore=None)
     for x, y in zip(DATA, TARGET, strict=True):
         with autograd.record():
             loss = loss_of(net(nd.array(x)), nd.array(y))
@@ -167,6 +168,30 @@ def check_running_statistics():
     assert min(moved) > 0, "statistics have not moved"
 
 
+class Scaled(gluon.loss.Loss):
+    """A loss that learns the scale of the net's outputs."""
+
+    def __init__(self):
+        super().__init__(1, 0)
+        with self.name_scope():
+            self.scale = self.params.get("scale", shape=(1,), init="ones")
+        self.initialize()
+
+    def hybrid_forward(self, F, out, y, scale):
+        return loss_of(F.broadcast_mul(out, scale), y)
+
+
+def check_a_loss_that_learns():
+    """A loss's own parameters are trained with the last sub-model."""
+    losses = [Scaled() for _ in range(3)]
+    by_one_process("plain", "sgd", losses[0])
+    many = [Worker(rank, "plain", "sgd", loss) for rank, loss in enumerate(losses[1:])]
+    train(many, TokenServer(2, Shape(TOTAL, 2, (1, 1, 1)), fela(2, 3)), 1)
+    alone, *others = [one.scale.data().asscalar() for one in losses]
+    assert abs(alone - 1) > 0.01
+    np.testing.assert_allclose(others, alone, rtol=1e-4)
+
+
 class Looks(gluon.HybridBlock):
     """Cannot be drawn as a graph: it looks at the shape of its input. Its own mean has no gradient by nature; 2 is constant."""
 
@@ -197,7 +222,7 @@ def check_what_a_forward_pass_changes():
     assert written(drawn) == running
     drawn.hybridize()
     assert written(drawn) == running
-    learning, changed = learning_and_running([drawn])
+    learning, changed = learning_and_running([drawn], loss_of)
     assert {one.name for one in changed[0]} == running
     assert not {one.name for one in learning[0]} & {one.name for one in net[0].collect_params().values()}
 
@@ -300,7 +325,11 @@ def check_refusals():
         ([adds], "grad_req='write'"),
     ):
         with refused(words):
-            learning_and_running(blocks)
+            learning_and_running(blocks, loss_of)
+    with mx.util.np_array(True):
+        for call in (lambda: learning_and_running([first], loss_of), lambda: stages(first, nd.zeros((1, FEATURES)), 1)):
+            with refused("npx.set_np() is on"):
+                call()
     with refused("optimizer Nadam keeps"):
         Updates(gluon.Trainer(first.collect_params(), "nadam", {}, kvstore=None), [], [], TOTAL)
     with refused("tokens are summed with kvstore 'nalb'"):
@@ -350,6 +379,7 @@ def main():
         check("conv", workers, fela(workers, 3), Shape(TOTAL, chunks, (1, 2, 2)), "conv")
     check("norm alone", 1, fela(1, 3), Shape(TOTAL, 1, (1, 1, 1)), "norm")
     check_running_statistics()
+    check_a_loss_that_learns()
     check_what_a_forward_pass_changes()
     check_frozen_weights_and_other_types()
     check_newcomers()

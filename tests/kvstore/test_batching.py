@@ -76,8 +76,9 @@ def test_unequal_sizes_are_refused_where_workers_are_left_out(tmp_path, monkeypa
     assert "batch_size differs between workers (8, 20)" in done.stdout + done.stderr
 
 
-def test_partitions_are_kept_apart_and_move():
-    script = str(Path(__file__).parent / "partition_cases.py")
+@pytest.mark.parametrize("script", ["partition_cases.py", "clock_cases.py"])
+def test_what_needs_no_job(script):
+    script = str(Path(__file__).parent / script)
     done = subprocess.run([sys.executable, script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 

@@ -293,6 +293,7 @@ def faults():
             lambda: mx.gluon.Trainer(embedding(sparse_grad=True), "sgd", {}, kvstore=store).step(1),
             "leave out sparse_grad",
         ),
+        (lambda: mx.gluon.Trainer(embedding(), "sgld", {}, kvstore=store).step(1), "SGLD draws random numbers"),
         (lambda: store.is_capable("flying"), "flying"),
     ]
     for call, text in wrong:
@@ -615,7 +616,7 @@ def forks():
     assert [batch.sum().asscalar() for batch in loader] == [6, 22]
 
 
-def fitted(ranks, kvstore, seed):
+def fitted(ranks, kvstore, seed, optimizer="sgd", **options):
     """A symbolic Module's parameters after six steps on the samples of these workers; the seed is of the first ones."""
     mx.random.seed(seed)
     first = mx.sym.FullyConnected(mx.sym.Variable("data"), num_hidden=300, name="first")
@@ -624,8 +625,8 @@ def fitted(ranks, kvstore, seed):
     size = 8 * len(ranks)
     module.bind([("data", (size, 4))], [("softmax_label", (size,))])
     module.init_params(mx.init.Xavier())
-    optimizer = {"learning_rate": 0.5, "momentum": 0.9}
-    module.init_optimizer(kvstore=kvstore, optimizer="sgd", optimizer_params=optimizer)
+    options = options or {"learning_rate": 0.5, "momentum": 0.9}
+    module.init_optimizer(kvstore=kvstore, optimizer=optimizer, optimizer_params=options)
     for step in range(6):
         data = nd.array(np.concatenate([values((8, 4), step)[rank] for rank in ranks]))
         module.forward_backward(mx.io.DataBatch([data], [data[:, :3].argmax(axis=1)]))
@@ -638,6 +639,7 @@ def symbolic():
     ours, alone = fitted([RANK], "nalb", RANK), fitted(range(COUNT), None, 0)
     for name, weights in alone.items():
         np.testing.assert_allclose(ours[name].asnumpy(), weights.asnumpy(), rtol=1e-4, atol=1e-6)
+    refused(lambda: fitted([RANK], "nalb", RANK, "sgld", learning_rate=0.1), "SGLD draws random numbers")
 
 
 LAYERS = 4

@@ -11,8 +11,10 @@ from . import module as mod
 from . import module as module
 from . import ndarray as nd
 from . import ndarray as ndarray
+from . import optimizer as optimizer
 from . import random as random
 from . import symbol as sym
+from . import util as util
 
 __all__ = [
     "autograd",
@@ -26,6 +28,8 @@ __all__ = [
     "module",
     "nd",
     "ndarray",
+    "optimizer",
     "random",
     "sym",
+    "util",
 ]

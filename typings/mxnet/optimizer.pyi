@@ -12,6 +12,8 @@ class Optimizer:
 
     def create_state_multi_precision(self, index: int, weight: NDArray) -> object: ...
 
+class SGLD(Optimizer): ...
+
 class Updater:
     optimizer: Optimizer
     states: dict[int, object]
