@@ -6,6 +6,7 @@ after that. The temporary name carries the writer's node and the iteration, so a
 and when.
 """
 
+import errno
 import os
 import re
 from contextlib import suppress
@@ -62,9 +63,10 @@ def write(folder: Path, checkpoint: Checkpoint, node: str) -> Path:
     except OSError as error:
         with suppress(OSError):
             temporary.unlink()
+        remedy = "make room there" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "choose another"
         raise CheckpointError(
             f"node {node} cannot write the checkpoint of iteration {checkpoint.progress.iteration}: {error.strerror} in "
-            f"{folder}: make room there; older checkpoints are as they were",
+            f"{folder}: {remedy}; older checkpoints are as they were",
             checkpoint.progress.iteration,
         ) from None
     except CheckpointError:

@@ -41,7 +41,7 @@ from nalb.launch.encryption import Encryption
 from nalb.launch.frameworks import MXNET, TORCH
 from nalb.launch.hosts import load_hosts
 from nalb.launch.run_dir import make_run_dir
-from nalb.launch.start import check_subset
+from nalb.launch.start import check_workers
 from nalb.launch.supervisor import print_line
 from nalb.launch.venue import Where
 from nalb.options import BATCHINGS, DEFAULT_PRECISION, JOINT_BATCHING
@@ -198,7 +198,7 @@ def main(args: argparse.Namespace) -> int:
         where, options, args.replay, args.train, iterations, Path(), args.compute_ms, framework, command,
         args.test_every, args.micro, args.rounds or 1, samples, encryption,
     )  # fmt: skip
-    check_subset(options, request.num_workers)
+    check_workers(options, request.num_workers)
     require(request, schemes)
     run_dir = make_run_dir(args.out)
     request = replace(request, run_dir=run_dir)

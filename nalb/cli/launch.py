@@ -135,8 +135,6 @@ def _parse(args: argparse.Namespace) -> LaunchRequest:
         raise InputError(
             f"--metrics {args.metrics}: --scheme {scheme.name} tells nothing: choose a scheme of nalb, or leave it out"
         )
-    if args.batching in BASELINES and not scheme.routes_itself:
-        raise InputError(f"--batching {args.batching} is how MXNet's own KVStores train: add --scheme stock")
     if args.hosts is None and args.root is None and args.checkpoints is not None:
         args.checkpoints = folder(args.checkpoints, "--checkpoints")
     if args.print_env and (args.max_restarts or args.min_nodes):
@@ -188,6 +186,8 @@ def _check_framework(args: argparse.Namespace, framework: str, scheme: Scheme, e
     """Raise InputError for flags that jobs of this framework do not have."""
     is_shorter = args.precision not in (None, DEFAULT_PRECISION)
     if framework != TORCH:
+        if args.batching in BASELINES and not scheme.routes_itself:
+            raise InputError(f"--batching {args.batching} is how MXNet's own KVStores train: add --scheme stock")
         if is_shorter:
             raise InputError(f"--precision {args.precision}: fewer bytes need the plane for PyTorch: leave it out")
         if scheme is GLOO:
@@ -201,7 +201,7 @@ def _check_framework(args: argparse.Namespace, framework: str, scheme: Scheme, e
         raise InputError(f"--scheme {scheme.name} is {scheme.meaning}, which does not encrypt: add --plain")
     if args.batching and scheme is GLOO:
         raise InputError(f"--scheme {scheme.name} is {scheme.meaning}, without a coordinator: leave out --batching")
-    if args.batching == "lb-bsp-federated":
+    if args.batching in ("lb-bsp-federated", *BASELINES):
         raise InputError(f"--batching {args.batching} is of MXNet alone: leave it out")
     if args.predictor is not None and args.predictor not in PREDICTORS:
         raise InputError(f"--predictor {args.predictor} is of MXNet alone: choose one of {', '.join(PREDICTORS)}")

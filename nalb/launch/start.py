@@ -29,6 +29,7 @@ from nalb.launch.ssh import unreachable
 from nalb.launch.supervisor import print_line, print_unfinished
 from nalb.launch.venue import LOOPBACK, JobOrder, RunningJob, Where
 from nalb.options import JobOptions
+from nalb.settings import batch_maxima
 from netem.emulation import Emulation
 from netem.network_file import find_network, load_network
 from netem.rootless import ensure_privilege
@@ -72,7 +73,7 @@ def launch(request: LaunchRequest, around: Callable[[Path], AbstractContextManag
     places = where.nodes()
     policy = RestartPolicy(request.max_restarts, request.min_nodes, None)
     policy.check(len(places))
-    check_subset(request.options, sum(place.is_worker for place in places))
+    check_workers(request.options, sum(place.is_worker for place in places))
     _check_restarts(request, hosts, sum(not place.is_worker for place in places))
     run_dir = make_run_dir(request.out)
     job = as_text(f"nalb launch (process {os.getpid()} on {socket.gethostname()}, run directory {run_dir})")
@@ -143,8 +144,9 @@ def _counted(job: RunningJob) -> str:
     return listed([f"{count} {role}{'' if count == 1 else 's'}" for role, count in roles.items()])
 
 
-def check_subset(options: JobOptions, workers: int) -> None:
-    """Raise InputError for a subset of more workers than there are."""
+def check_workers(options: JobOptions, workers: int) -> None:
+    """Raise InputError for a subset of more workers than there are, and for batches' maxima of another number of workers."""
+    batch_maxima(options.batch_most, workers, "--batch-most")
     subset, others = options.token_subset, int(options.token_apart)  # with --apart, one worker beside the subset
     if subset is not None and subset + others > workers:
         raise InputError(f"--subset {subset}: the job has {workers} workers: choose at most {workers - others}")

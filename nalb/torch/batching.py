@@ -29,6 +29,7 @@ import psutil
 import torch
 import torch.distributed as dist
 
+from nalb.batching.sizes import Bounds
 from nalb.batching.stream import Stream
 from nalb.errors import InputError, StoreError
 from nalb.options import BATCH_MOST
@@ -100,6 +101,10 @@ class BatchSizes:
                 )
             own = total // self._ranks + (self.rank < total % self._ranks)
         is_alone = is_joined and self._ranks == 1  # nobody to share samples with, as after a restart that left one node
+        if is_alone and settings.batching:
+            own = settings.batch_total or own
+            told = settings.batch_maxima or [own]
+            Bounds.of(own, 1, [min(told[0], most or own, own)])  # raises here if the total is too large
         self._front = None if settings.batching is None or is_alone else _front(settings)
         if self._front is None:
             self._present = m.BatchSizes(0, FOREVER, gathered(own, self._ranks))

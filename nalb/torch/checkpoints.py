@@ -12,7 +12,8 @@
 
 All ranks have the same weights, so only rank 0 writes. All ranks go on from the newest checkpoint that any of them has. A file is
 one of nalb's (nalb/checkpoints/file.py), in which the state dicts are one array of bytes, as torch.save writes them. They are read
-with weights_only=True: nothing in a file is executed.
+with weights_only=True: nothing in a file is executed. That reads tensors and values of Python's own types alone. So NumPy's numbers
+are written as Python's own, and what could not be read back is refused when it is to be written.
 
 Where gradients are rounded on their way (`--precision`), each rank keeps what that took, and writes it to a file of its own beside
 the checkpoint. A rank that does not find its file, as on another machine, has lost one rounding.
@@ -23,6 +24,7 @@ checkpoint that is written or restored: the numbers drawn after it are the same 
 
 import io
 import logging
+import pickle
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -132,8 +134,15 @@ class Checkpoints:
         return None if job is None else job.front
 
     def _write(self, progress: Progress) -> None:
-        file = io.BytesIO()
-        torch.save([part.state_dict() for part in self._parts], file)
+        states = [part.state_dict() for part in self._parts]
+        file = _saved(states)
+        if not _is_readable(file):
+            named = (_odd_one(state, type(part).__name__) for part, state in zip(self._parts, states, strict=True))
+            raise CheckpointError(
+                f"a checkpoint cannot hold {next(filter(None, named))}: give tensors, numbers and texts, or allow its type by "
+                "torch.serialization.add_safe_globals",
+                progress.iteration,
+            )
         arrays = {STATES: np.frombuffer(file.getbuffer(), np.uint8)}
         self._keeper.write(progress, OptimizerState(self._kind), arrays)
 
@@ -159,6 +168,11 @@ class Checkpoints:
             states = torch.load(io.BytesIO(checkpoint.arrays[STATES].tobytes()), map_location="cpu", weights_only=True)
             for part, state in zip(self._parts, states, strict=True):
                 part.load_state_dict(state)
+        except pickle.UnpicklingError:
+            raise CheckpointError(
+                f"checkpoint {name} holds types that torch does not read with weights_only=True: use another folder, or allow "
+                "them by torch.serialization.add_safe_globals"
+            ) from None
         except Exception as error:  # of torch's reader, or of any part's load_state_dict, which may be the script's own
             why = one_line(error).rstrip(".")
             raise CheckpointError(f"checkpoint {name} is of another training ({why}): use another folder") from None
@@ -187,3 +201,43 @@ class Checkpoints:
 
     def _claim_folder(self) -> None:
         self._keeper.claim("master", "MASTER_ADDR", "MASTER_PORT")
+
+
+class _Pickle:
+    """A pickle module for torch.save."""
+
+    class Pickler(pickle._Pickler):  # the one in Python: only its `save` sees every value
+        """Writes NumPy's numbers and texts as Python's own."""
+
+        def save(self, obj: Any, save_persistent_id: bool = True) -> None:
+            own = obj.item() if isinstance(obj, np.generic) else obj
+            super().save(own, save_persistent_id)  # type: ignore[misc]
+
+
+def _saved(value: Any) -> io.BytesIO:
+    file = io.BytesIO()
+    torch.save(value, file, pickle_module=_Pickle)
+    return file
+
+
+def _is_readable(file: io.BytesIO) -> bool:
+    """Whether torch reads the file with weights_only=True. For device meta it skips tensors' values, which takes milliseconds."""
+    for device in ("meta", "cpu"):
+        file.seek(0)
+        try:
+            torch.load(file, map_location=device, weights_only=True)
+            return True
+        except pickle.UnpicklingError:
+            return False
+        except RuntimeError:  # device meta lacks some layouts, such as quantized tensors
+            continue
+    return False
+
+
+def _odd_one(value: Any, name: str) -> str | None:
+    """Name what cannot be read back, this value or one in it, for people; None: all can."""
+    if _is_readable(_saved(value)):
+        return None
+    pairs = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list | tuple) else ()
+    inner = (_odd_one(one, f"{name}[{key!r}]") for key, one in pairs)
+    return next(filter(None, inner), f"{name} ({type(value).__name__})")

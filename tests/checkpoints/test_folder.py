@@ -1,5 +1,6 @@
 """The folder: a good checkpoint is always there, and the newest good one is found."""
 
+import errno
 import os
 import resource
 from collections.abc import Callable, Iterator
@@ -163,8 +164,19 @@ def test_a_folder_that_cannot_be(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError) as caught:
         folder.write(tmp_path / "file", example(40), "n1")
     assert caught.value.writing == 40
+    assert str(caught.value).endswith(f" in {tmp_path / 'file'}: choose another; older checkpoints are as they were")
     with pytest.raises(CheckpointError, match="choose another"):
         folder.newest(tmp_path / "file")
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_needs_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    def refuse(_: int) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    with pytest.raises(CheckpointError, match=f"{os.strerror(code)} in {tmp_path}: make room there; older"):
+        write(tmp_path, 20)
 
 
 def test_an_interrupted_writer_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

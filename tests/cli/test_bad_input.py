@@ -41,6 +41,15 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ),
         ("launch --local 2 --scheme exat -- true", "--scheme 'exat' is unknown: did you mean 'exact'? choose one of"),
         ("launch --local 2 --batching lbbsp -- true", "--batching 'lbbsp' is unknown: did you mean 'lb-bsp'?"),
+        (
+            f"launch {LOCAL} --batching asp -- true",
+            "--batching asp is how MXNet's own KVStores train: add --scheme stock",
+        ),
+        ("launch --local 2 --framework torch --batching asp -- true", "--batching asp is of MXNet alone: leave it out"),
+        (
+            f"launch {LOCAL} --batching lb-bsp --batch-most 5,6,7 -- true",
+            "--batch-most='5, 6, 7': give one number of samples for all workers, or 2 with commas",
+        ),
         (f"launch {LOCAL} --alpha-bytes -5 -- true", "--alpha-bytes -5: choose 0.001 to 1e+12"),
         ("launch --local 2 --precision int9 -- true", "--precision 'int9' is unknown: did you mean 'int8'?"),
         (

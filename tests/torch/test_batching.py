@@ -63,16 +63,29 @@ def test_a_script_with_batch_sizes_runs_on_gloo_alone(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.torch
-def test_a_rank_alone_has_all_samples(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As after a restart that left one node of three."""
+@pytest.mark.parametrize(
+    ("first_workers", "total", "samples"), [("3", "", 12), ("3", "40", 40), ("", "7", 7), ("", "", 4)]
+)
+def test_a_rank_alone_has_all_samples(
+    monkeypatch: pytest.MonkeyPatch, first_workers: str, total: str, samples: int
+) -> None:
+    """As after a restart that left one node of three, or in a job of one node."""
     import torch.distributed as dist
 
+    from nalb.errors import InputError
     from nalb.torch import BatchSizes
 
-    for name, value in (("NALB_BATCHING", "lb-bsp"), ("NALB_FIRST_WORKERS", "3"), ("MASTER_ADDR", "127.0.0.1")):
+    told = {"NALB_FIRST_WORKERS": first_workers, "NALB_BATCH_TOTAL": total, "NALB_BATCHING": "lb-bsp"}
+    for name, value in (told | {"MASTER_ADDR": "127.0.0.1"}).items():
         monkeypatch.setenv(name, value)
     dist.init_process_group("nalb", store=dist.HashStore(), rank=0, world_size=1)
     try:
-        assert len(next(iter(BatchSizes(100, 4)))) == 12
+        sizes = BatchSizes(100, 4, most=samples)
+        assert (len(next(iter(sizes))), sizes.total) == (samples, samples)
+        with pytest.raises(InputError, match=f"a total of {samples} does not fit workers that take 1 to 3 samples"):
+            BatchSizes(100, 4, most=3)
+        monkeypatch.setenv("NALB_BATCH_MOST", "2")
+        with pytest.raises(InputError, match=f"a total of {samples} does not fit workers that take 1 to 2 samples"):
+            BatchSizes(100, 4, most=3)
     finally:
         dist.destroy_process_group()

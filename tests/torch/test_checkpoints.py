@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from nalb.checkpoints import folder as folders
@@ -81,6 +82,65 @@ def test_another_training_is_refused(tmp_path: Path, options: dict[str, object],
     Training(tmp_path).go_on(3)
     with pytest.raises(CheckpointError, match=says):
         Training(tmp_path, **options).checkpoints.restore()  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("number", [np.float64(0.5), np.float32(0.5), np.int64(1)])
+def test_numbers_of_numpy_are_read_back(tmp_path: Path, number: np.generic) -> None:
+    def training() -> Training:
+        one = Training(tmp_path, others=[])
+        one.optimizer.param_groups[0]["weight_decay"] = number
+        return one
+
+    training().go_on(3)
+    later = training()
+    assert later.go_on(4) == 3
+    assert later.optimizer.param_groups[0]["weight_decay"] == number
+
+
+class Kept:
+    """A part whose state is this value."""
+
+    def __init__(self, value: object):
+        self.value = value
+
+    def state_dict(self) -> dict[str, object]:
+        return {"past": [0.5, {"last": self.value}]}
+
+    def load_state_dict(self, state: dict[str, object]) -> None:
+        self.value = state["past"][1]["last"]  # type: ignore[index]
+
+
+def test_what_could_not_be_read_back_is_not_written(tmp_path: Path) -> None:
+    Training(tmp_path, others=[Kept(1)]).go_on(3)
+    odd = Training(tmp_path, others=[Kept(np.ones(2))]).checkpoints
+    with pytest.raises(CheckpointError, match=r"cannot hold Kept\['past'\]\[1\]\['last'\] \(ndarray\): give") as caught:
+        odd.save(Progress(4))
+    assert caught.value.writing == 4
+    assert [path.name for path in tmp_path.glob("*.nalb")] == [folders.file_name(3)]
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_tensors_that_device_meta_lacks_are_written(tmp_path: Path) -> None:
+    def training(fill: float) -> tuple[Training, Kept]:
+        kept = Kept(torch.nested.nested_tensor([torch.full((2,), fill), torch.full((3,), fill)]))
+        return Training(tmp_path, others=[kept]), kept
+
+    training(0.5)[0].go_on(3)
+    later, kept = training(0.0)
+    assert later.go_on(3) == 3
+    assert kept.value[1].tolist() == [0.5] * 3  # type: ignore[index]
+
+
+def test_types_that_are_not_read_are_no_other_training(tmp_path: Path) -> None:
+    """As where the script that wrote allows a type by torch.serialization.add_safe_globals, and the one that reads does not."""
+    with torch.serialization.safe_globals([Kept]):
+        Training(tmp_path, others=[Kept(Kept(1))]).go_on(3)
+        assert Training(tmp_path, others=[Kept(0)]).go_on(3) == 3
+    with pytest.raises(
+        CheckpointError, match=rf"{folders.file_name(3)} holds types that torch .*: use another folder"
+    ) as caught:
+        Training(tmp_path, others=[Kept(0)]).checkpoints.restore()
+    assert str(caught.value).isprintable(), "one line, no escape codes"
 
 
 def test_without_a_folder_or_without_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
