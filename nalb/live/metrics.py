@@ -122,6 +122,7 @@ def _of_iteration(state: LiveState) -> Iterator[Metric]:
         ("link_rate_bytes_per_second", "Rate of each node's link by the estimates.", event.estimate),
         ("link_least_rate_bytes_per_second", "Lower bound of each node's rate.", event.least),
     ):
+    limits.add_metric(["not explained", "", ""], pace.unexplained_s)
         family = GaugeMetricFamily(PREFIX + name, meaning, labels=["node", "direction"])
         for node in state.nodes:
             for direction in ("up", "down"):
@@ -131,7 +132,7 @@ def _of_iteration(state: LiveState) -> Iterator[Metric]:
     for name, meaning, by_node in (
         ("share_ratio", "The part of the model that each node's server sums.", state.shares()),
         ("worker_exchange_seconds", "Each worker's time from first push to last pull.", event.communication_s),
-        ("worker_iteration_seconds", "Each worker's time from one last sum to the next.", event.iteration_s),
+        ("worker_iteration_seconds", "Each worker's time from one last sum to the next.", step.worker_iteration_s),
         ("worker_plan_wait_seconds", "Each worker's wait for its plan.", event.plan_wait_s),
         (
             "queued_bytes",

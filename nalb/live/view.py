@@ -67,7 +67,10 @@ def _nodes(state: LiveState) -> Table:
             cells = [
                 *(_rate(state, direction, node) for direction in ("up", "down")),
                 f"{shares[node]:.1%}" if node in shares else "-",
-                *(seconds(one[node]) if node in one else "-" for one in (event.communication_s, event.iteration_s)),
+                *(
+                    seconds(one[node]) if node in one else "-"
+                    for one in (event.communication_s, step.worker_iteration_s)
+                ),
             ]
         table.add_row(escape(node), *cells)
     if len(state.nodes) > MOST_NODES:
