@@ -26,6 +26,7 @@ class RunCollector(Collector):
     def __init__(self, tail: RunTail):
         self._tail, self.state = tail, LiveState()
         self._lock = threading.Lock()
+        self.damage: InputError | None = None  # of the run's files, if a scrape has met one
 
     def read(self) -> None:
         """Take in what the run has appended. Raises InputError for a damaged file."""
@@ -36,10 +37,14 @@ class RunCollector(Collector):
                 self.state.take(event)
 
     def collect(self) -> Iterable[Metric]:
-        """The metrics of a scrape."""
-        self.read()
-        with self._lock:
-            return list(metrics_of(self.state, self._tail.is_running))
+        """The metrics of a scrape; none where the run's files are damaged."""
+        try:
+            self.read()
+            with self._lock:
+                return list(metrics_of(self.state, self._tail.is_running))
+        except InputError as error:
+            self.damage = error
+            return []
 
 
 def metrics_of(state: LiveState, is_running: bool) -> Iterator[Metric]:
@@ -117,12 +122,12 @@ def _of_iteration(state: LiveState) -> Iterator[Metric]:
     )
     for limit in pace.limits:
         limits.add_metric([limit.thing.kind.value, limit.thing.where, limit.thing.direction], limit.takes_s)
+    limits.add_metric(["not explained", "", ""], pace.unexplained_s)
     yield limits
     for name, meaning, rates in (
         ("link_rate_bytes_per_second", "Rate of each node's link by the estimates.", event.estimate),
         ("link_least_rate_bytes_per_second", "Lower bound of each node's rate.", event.least),
     ):
-    limits.add_metric(["not explained", "", ""], pace.unexplained_s)
         family = GaugeMetricFamily(PREFIX + name, meaning, labels=["node", "direction"])
         for node in state.nodes:
             for direction in ("up", "down"):
