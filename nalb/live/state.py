@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from nalb.errors import listed
+from nalb.errors import listed, printable
 from nalb.events import (
     AbortEvent,
     AnyEvent,
@@ -102,7 +102,7 @@ class LiveState:
         elif isinstance(event, AbortEvent | FailureEvent):
             self.phase = FAILED
             words = render(event.failure) if event.failure is not None else getattr(event, "reason", "")
-            if not self.news or self.news[-1].words != words:
+            if not self.news or self.news[-1].words != printable(words):
                 self._note(event, words)
 
     def restarted(self, times: int) -> None:
@@ -111,7 +111,7 @@ class LiveState:
         self.news.append(Happened(self.news[-1].at_s if self.news else 0.0, f"started again ({times})"))
 
     def _note(self, event: AnyEvent, words: str) -> None:
-        self.news.append(Happened(event.at_s, words))
+        self.news.append(Happened(event.at_s, printable(words)))  # files may have words of scripts as they were
 
     def _take_iteration(self, event: IterationEvent) -> None:
         begin_s = event.at_s if self._ended_s is None else min(self._ended_s, event.at_s)
