@@ -82,6 +82,11 @@ def as_text(words: str) -> str:
     return words.encode("utf-8", "replace").decode()
 
 
+def printable(words: str) -> str:
+    """The words with a ? for each character that is no text, as those that steer a terminal, and a blank for each line's end."""
+    return "".join(one if one.isprintable() else " " if one.isspace() else "?" for one in words)
+
+
 def one_line(error: BaseException) -> str:
     """The error's type and the first line of its message, without the trace of C++ that MXNet puts before the message.
 

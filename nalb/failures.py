@@ -10,7 +10,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from nalb.errors import JobError, as_text
+from nalb.errors import JobError, printable
 
 DETAIL_MOST = 4096  # characters
 NOT_LEFT = (
@@ -93,9 +93,9 @@ class Failure(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omi
 def carried(failure: Failure) -> Failure:
     """The failure as a message can carry it: `detail` has at most DETAIL_MOST characters.
 
-    A ? replaces each character that UTF-8 cannot encode, as in names of foreign files.
+    A ? replaces each character that UTF-8 cannot encode, as in names of foreign files, or that would steer a terminal.
     """
-    return replace(failure, detail=as_text(failure.detail[:DETAIL_MOST]))
+    return replace(failure, detail=printable(failure.detail[:DETAIL_MOST]))
 
 
 def render(failure: Failure) -> str:

@@ -40,6 +40,8 @@ def test_what_a_process_tells_its_launcher_is_taken_out_of_its_output() -> None:
 def test_words_that_no_message_can_carry_are_cut_and_replaced() -> None:
     failure = msgspec.structs.replace(WHOLE, detail="é\udcff" * DETAIL_MOST)
     assert carried(failure).detail == "é?" * (DETAIL_MOST // 2)
+    steers = msgspec.structs.replace(WHOLE, detail="bad \x1b[2J\x1b]0;title\x07\r\n\u202eé")
+    assert carried(steers).detail == "bad ?[2J?]0;title?  ?é"
     assert msgspec.json.decode(msgspec.json.encode(carried(failure)), type=Failure) == carried(failure)
 
 

@@ -356,7 +356,7 @@ def around_of(
 
     @contextmanager
     def around(run_dir: Path) -> Iterator[None]:
-        write_about(run_dir, __version__, args.words, iterations)
+        write_about(run_dir, __version__, args.words, iterations, getattr(args, "max_restarts", 0))
         with metrics_beside(run_dir, args.metrics):
             yield
 

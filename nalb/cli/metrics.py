@@ -5,13 +5,13 @@ It reads the run directory alone.
 
 import argparse
 import os
-import signal
 import time
 from pathlib import Path
 
 from nalb.cli.flags import HIGH_PORT, LOOPBACK
 from nalb.errors import InputError, as_text
 from nalb.extras import require
+from nalb.launch.signals import exit_on_signals
 from nalb.live.tail import RunTail
 
 HIGH_PID = 1 << 22  # Linux has no higher ids
@@ -36,7 +36,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Serve until a signal comes, or the process of --while has ended. Raises InputError, MachineError without the extra."""
+    """Serve until a signal comes, or the process of --while has ended. Raises InputError, MachineError without the extra.
+
+    A damaged record ends it too, once a scrape has met the damage.
+    """
     if args.tensorboard is not None:
         require("tensorboardX", "nalb metrics --tensorboard")
         from nalb.live.tensorboard import write  # tensorboardX is an extra
@@ -51,12 +54,14 @@ def main(args: argparse.Namespace) -> int:
         raise InputError(f"--while {args.process}: give the id of a process, 1 to {HIGH_PID}")
     from nalb.live.metrics import serving  # prometheus_client is an extra
 
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    exit_on_signals()
     try:
-        with serving(RunTail(args.run_dir), args.address, args.port) as (port, _):
+        with serving(RunTail(args.run_dir), args.address, args.port) as (port, collector):
             print(as_text(f"nalb metrics: http://{args.address}:{port}/metrics has {args.run_dir}"), flush=True)
             while args.process is None or _is_there(args.process):
                 time.sleep(LOOK_S)
+                if collector.damage is not None:
+                    raise collector.damage
     except KeyboardInterrupt:
         pass
     return 0

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.live import Live
 
 from nalb.errors import InputError
+from nalb.launch.signals import exit_on_signals
 from nalb.live.following import Follower
 from nalb.live.view import line, screen
 
@@ -32,6 +33,7 @@ def main(args: argparse.Namespace) -> int:
     if args.once or not (sys.stdout.isatty() and not console.is_dumb_terminal):
         _print_lines(follower, args.every, args.once)
         return 0
+    exit_on_signals()  # else the terminal would keep no cursor
     with Live(screen(follower.state, follower.iterations), console=console, auto_refresh=False) as live:
         while not follower.is_over(time.monotonic()):
             time.sleep(args.every)

@@ -33,7 +33,7 @@ def main(args: argparse.Namespace) -> int:
             raise InputError(f"{args.run_dir} has no iterations of its own: give one of {', '.join(trainings)}")
         raise InputError(
             f"{args.run_dir / 'samples.jsonl'} has no iterations: wait for the first one, or give another run directory; schemes"
-            " stock, p3 and gloo note none, nor do PyTorch's jobs on one machine"
+            " stock, p3 and gloo note none, nor do PyTorch's jobs on one node"
         )
     found = paces(timeline, args.last)
     if args.schemes is not None:

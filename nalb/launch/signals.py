@@ -1,4 +1,4 @@
-"""Ends a command on the first of Ctrl-C, SIGTERM and SIGHUP, once what must not be cut short is done."""
+"""Ends a command on Ctrl-C, SIGTERM and SIGHUP, once what must not be cut short is done."""
 
 import signal
 import threading
@@ -43,6 +43,18 @@ def ending_on_signals() -> Iterator[None]:
     finally:
         for number, handler in old.items():
             signal.signal(number, handler)
+
+
+def exit_on_signals() -> None:
+    """Have SIGTERM and SIGHUP raise SystemExit(128 + signal), so that with blocks end well. An ignored one stays ignored."""
+
+    def leave(number: int, frame: object) -> None:
+        del frame
+        raise SystemExit(128 + number)
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, leave)
 
 
 @contextmanager

@@ -15,8 +15,8 @@ from nalb.live.tail import RunTail
 from nalb.process.own_program import own_argv
 from nalb.reporting.about_file import read_about
 
-# Without a coordinator's socket for so long, a failed job is over. Before the next attempt the launcher looks which hosts are lost:
-# that takes up to 20 s for every eight of them.
+# Without a coordinator's socket for so long, a failed job is over that might have been restarted. Before the next attempt the
+# launcher looks which hosts are lost: that takes up to 20 s for every eight of them.
 BETWEEN_S = 60.0
 LAST_WORDS_S = 2.0  # after its socket is gone a job may still tell that it has failed
 END_S = 5.0  # for the process that serves metrics to end
@@ -30,6 +30,7 @@ class Follower:
         self.tail, self.state = RunTail(run_dir), LiveState()
         about = read_about(run_dir)
         self.iterations = None if about is None else about.iterations  # that the run will have; None: not known
+        self._max_restarts = None if about is None else about.max_restarts  # None: not known
         self._gone_s: float | None = None  # since when there is no socket
         self._has_run = False
 
@@ -54,7 +55,8 @@ class Follower:
         if not self._has_run:
             return self.state.phase in (RUNNING, FAILED) or self.state.iterations + self.state.tokens > 0
         self._gone_s = now_s if self._gone_s is None else self._gone_s
-        return now_s - self._gone_s >= (BETWEEN_S if self.state.phase == FAILED else LAST_WORDS_S)
+        has_more = self._max_restarts is None or self.state.restarts < self._max_restarts
+        return now_s - self._gone_s >= (BETWEEN_S if has_more and self.state.phase == FAILED else LAST_WORDS_S)
 
 
 def check_port(address: str, port: int, flag: str) -> None:

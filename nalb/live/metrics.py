@@ -26,6 +26,7 @@ class RunCollector(Collector):
     def __init__(self, tail: RunTail):
         self._tail, self.state = tail, LiveState()
         self._lock = threading.Lock()
+        self.damage: InputError | None = None  # of the run's files, if a scrape has met one
 
     def read(self) -> None:
         """Take in what the run has appended. Raises InputError for a damaged file."""
@@ -36,10 +37,14 @@ class RunCollector(Collector):
                 self.state.take(event)
 
     def collect(self) -> Iterable[Metric]:
-        """The metrics of a scrape."""
-        self.read()
-        with self._lock:
-            return list(metrics_of(self.state, self._tail.is_running))
+        """The metrics of a scrape; none where the run's files are damaged."""
+        try:
+            self.read()
+            with self._lock:
+                return list(metrics_of(self.state, self._tail.is_running))
+        except InputError as error:
+            self.damage = error
+            return []
 
 
 def metrics_of(state: LiveState, is_running: bool) -> Iterator[Metric]:
@@ -117,6 +122,7 @@ def _of_iteration(state: LiveState) -> Iterator[Metric]:
     )
     for limit in pace.limits:
         limits.add_metric([limit.thing.kind.value, limit.thing.where, limit.thing.direction], limit.takes_s)
+    limits.add_metric(["not explained", "", ""], pace.unexplained_s)
     yield limits
     for name, meaning, rates in (
         ("link_rate_bytes_per_second", "Rate of each node's link by the estimates.", event.estimate),
@@ -131,7 +137,7 @@ def _of_iteration(state: LiveState) -> Iterator[Metric]:
     for name, meaning, by_node in (
         ("share_ratio", "The part of the model that each node's server sums.", state.shares()),
         ("worker_exchange_seconds", "Each worker's time from first push to last pull.", event.communication_s),
-        ("worker_iteration_seconds", "Each worker's time from one last sum to the next.", event.iteration_s),
+        ("worker_iteration_seconds", "Each worker's time from one last sum to the next.", step.worker_iteration_s),
         ("worker_plan_wait_seconds", "Each worker's wait for its plan.", event.plan_wait_s),
         (
             "queued_bytes",

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from nalb.errors import listed
+from nalb.errors import listed, printable
 from nalb.events import (
     AbortEvent,
     AnyEvent,
@@ -102,7 +102,7 @@ class LiveState:
         elif isinstance(event, AbortEvent | FailureEvent):
             self.phase = FAILED
             words = render(event.failure) if event.failure is not None else getattr(event, "reason", "")
-            if not self.news or self.news[-1].words != words:
+            if not self.news or self.news[-1].words != printable(words):
                 self._note(event, words)
 
     def restarted(self, times: int) -> None:
@@ -111,14 +111,14 @@ class LiveState:
         self.news.append(Happened(self.news[-1].at_s if self.news else 0.0, f"started again ({times})"))
 
     def _note(self, event: AnyEvent, words: str) -> None:
-        self.news.append(Happened(event.at_s, words))
+        self.news.append(Happened(event.at_s, printable(words)))  # files may have words of scripts as they were
 
     def _take_iteration(self, event: IterationEvent) -> None:
         begin_s = event.at_s if self._ended_s is None else min(self._ended_s, event.at_s)
         ready, layout = self._readies.of(event), self._layouts.of(event)
-        step = Step(self.iterations, begin_s, event, [], ready=ready, layout=layout)
         if self.recent and self.recent[-1].event.scheme != event.scheme:
             self.recent.clear()
+        step = Step(self.iterations, begin_s, event, [], ready=ready, layout=layout, is_first=not self.recent)
         self.recent.append(step)
         self.nodes = self.nodes or list(event.communication_s)
         self.phase, self._ended_s = RUNNING, event.at_s
@@ -159,7 +159,7 @@ class LiveState:
         """Both, computed once for each iteration."""
         last = self.last
         if last is not None and self._known[0] != self.iterations:
-            steps = list(self.recent)[1:] or [last]  # the first one of a turn waited for it
+            steps = [one for one in self.recent if not one.is_first] or [last]
             model = StepModel.of(last)
             pace = pace_of(last.event.scheme, steps, self._shared)
             self._known = self.iterations, pace, None if model is None else model.least_s()

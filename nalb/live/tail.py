@@ -76,8 +76,9 @@ class RunTail:
                     *lines, rest = (rest + part).split(b"\n")
                     for line in lines:
                         where = f"{path}, byte {self._read_bytes}"
-                        self._read_bytes += len(line) + 1
-                        if not line.startswith(PASSED_OVER) and (event := event_of(line, where)) is not None:
+                        event = None if line.startswith(PASSED_OVER) else event_of(line, where)
+                        self._read_bytes += len(line) + 1  # a wrong line stays the next one to read
+                        if event is not None:
                             yield event
         except FileNotFoundError:
             return

@@ -45,7 +45,7 @@ def scalars(event: IterationEvent, state: LiveState) -> Iterator[tuple[str, floa
     yield "exchange_s", step.communication_s
     if (least_s := state.least_s()) is not None:
         yield "least_exchange_s", least_s
-    for node, value in event.iteration_s.items():
+    for node, value in step.worker_iteration_s.items():
         yield f"iteration_s/{node}", value
     for node, value in state.shares().items():
         yield f"share/{node}", value

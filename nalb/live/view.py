@@ -38,7 +38,11 @@ def _parts(state: LiveState, pace: Pace | None, iterations: int | None) -> list[
     """What the first lines say."""
     step, again = state.last, f", started again {state.restarts} x" if state.restarts else ""
     if step is None or pace is None:
-        told = f"{state.tokens} iterations of tokens" if state.tokens else "no iteration yet"
+        told = (
+            f"{state.tokens} iteration{'' if state.tokens == 1 else 's'} of tokens"
+            if state.tokens
+            else "no iteration yet"
+        )
         failed = [state.news[-1].words] if state.phase == FAILED and state.news else []
         return [f"{state.phase}{again}; {told}", *failed]
     of = f" of {iterations}" if iterations else ""
@@ -67,7 +71,10 @@ def _nodes(state: LiveState) -> Table:
             cells = [
                 *(_rate(state, direction, node) for direction in ("up", "down")),
                 f"{shares[node]:.1%}" if node in shares else "-",
-                *(seconds(one[node]) if node in one else "-" for one in (event.communication_s, event.iteration_s)),
+                *(
+                    seconds(one[node]) if node in one else "-"
+                    for one in (event.communication_s, step.worker_iteration_s)
+                ),
             ]
         table.add_row(escape(node), *cells)
     if len(state.nodes) > MOST_NODES:
@@ -83,7 +90,7 @@ def _rate(state: LiveState, direction: str, node: str) -> str:
     if value is None:
         return "-"
     is_hoped = least is not None and least < 0.999 * value
-    return f"{'≥ ' if is_hoped else ''}{bytes_per_s_to_mbps(least if is_hoped and least else value):.4g}"
+    return f"{'≥' if is_hoped else ''}{bytes_per_s_to_mbps(least if is_hoped and least else value):.4g}"
 
 
 def _limits(pace: Pace) -> Table:

@@ -23,9 +23,12 @@ class About(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     machine: str  # that ran the command: its name, cores, system and Python, for people
     command: list[str]  # the words after `nalb`
     iterations: int | None = None  # how many the run will have in all; None: the script decides
+    max_restarts: int | None = None  # after failures; None: not known
 
 
-def write_about(run_dir: Path, version: str, command: Sequence[str], iterations: int | None = None) -> None:
+def write_about(
+    run_dir: Path, version: str, command: Sequence[str], iterations: int | None = None, max_restarts: int | None = None
+) -> None:
     """Write about.json of a run that begins. Raises MachineError."""
     cores = len(os.sched_getaffinity(0))
     machine = (
@@ -33,7 +36,7 @@ def write_about(run_dir: Path, version: str, command: Sequence[str], iterations:
         f"Python {platform.python_version()}"
     )
     begun = datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
-    about = About(begun, version, machine, [as_text(word) for word in command], iterations)
+    about = About(begun, version, machine, [as_text(word) for word in command], iterations, max_restarts)
     try:
         write_json(run_dir / ABOUT, about)
     except MachineError:

@@ -7,7 +7,6 @@ Links whose rates are proven come before those that are only hoped for, if they 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from statistics import median
 
 from nalb.events import SharedUplinkEvent
@@ -61,7 +60,13 @@ class Pace:
 
     @property
     def sentence(self) -> str:
-        """What sets the pace, for people; empty where nothing is known."""
+        """What sets the pace, for people; empty where nothing is known.
+
+        What is no link, such as computing, sets it only if it needs as long as the part of the exchange that nothing explains.
+        """
+        left_s = min(self.exposed_s, self.unexplained_s)
+        if left_s and all(one.takes_s < left_s and not one.thing.kind.is_of_exchange for one in self.limits[:1]):
+            return "the exchange sets the pace, and what is known of links does not explain it"
         if not self.limits:
             return ""
         if self.level > 1:
@@ -77,21 +82,12 @@ def paces(timeline: Timeline, last: int | None = None) -> list[Pace]:
 
     last: only so many of the newest iterations of each; None: all.
     """
-    ordered = timeline.ordered()
-    before = {later.place: earlier for earlier, later in pairwise(ordered)}
     found = []
     for scheme, steps in timeline.steps.items():
-        # an iteration that follows another scheme's also has the wait for its turn in it
-        in_turn, warm = (
-            [one for one in some if _follows(one, before.get(one.place))] for some in (steps, after_warm_up(steps))
-        )
+        in_turn, warm = ([one for one in some if not one.is_first] for some in (steps, after_warm_up(steps)))
         chosen = (warm or in_turn or steps)[-(last or len(steps)) :]
         found.append(pace_of(scheme, chosen, timeline.shared_uplinks))
     return found
-
-
-def _follows(step: Step, before: Step | None) -> bool:
-    return before is not None and before.event.scheme == step.event.scheme and before.ready is step.ready
 
 
 def pace_of(scheme: str, steps: Sequence[Step], shared: Iterable[SharedUplinkEvent] = ()) -> Pace:

@@ -24,6 +24,7 @@ from nalb.events import (
     Row,
     SamplesEvent,
     SharedUplinkEvent,
+    Times,
     TokenRow,
     TokensEvent,
     TokenShapeEvent,
@@ -50,6 +51,7 @@ class Step:
     rows_at_s: float = 0.0  # the time from which the rows' times count
     ready: ReadyEvent | None = None  # of its job; None: not known
     layout: LayoutEvent | None = None  # how its tensors were cut; None: not known
+    is_first: bool = False  # of its job or of its scheme's turn: what came before it was waiting, not computing alone
 
     @property
     def communication_s(self) -> float:
@@ -58,8 +60,16 @@ class Step:
 
     @property
     def iteration_s(self) -> float:
-        """From the slowest worker's end of the iteration before to its end of this one, which no exchange exceeds."""
-        return max(self.event.at_s - self.begin_s, self.communication_s)
+        """From the slowest worker's end of the iteration before to its end of this one, which no exchange exceeds.
+
+        Of the first one of a turn only the exchange is known.
+        """
+        return self.communication_s if self.is_first else max(self.event.at_s - self.begin_s, self.communication_s)
+
+    @property
+    def worker_iteration_s(self) -> Times:
+        """The same of each worker, by itself."""
+        return self.event.communication_s if self.is_first else self.event.iteration_s
 
     def saturated(self, direction: str, node: str) -> bool:
         """Whether the node's own link limited its transfer, so that the measured rate is the link's. direction: "up" or "down"."""
@@ -254,6 +264,7 @@ def _read_into(record: Timeline, run_dir: Path) -> None:
     previous_s, place = 0.0, 0
     rows: dict[int, SamplesEvent] = {}
     readies, layouts = Readies(), Layouts()
+    step: Step | None = None
     for number, event in enumerate(read_events(run_dir), 1):
         if isinstance(event, ReadyEvent):
             record.nodes, record.servers, rows, previous_s = event.nodes, event.servers, {}, event.at_s
@@ -280,7 +291,9 @@ def _read_into(record: Timeline, run_dir: Path) -> None:
             record.nodes = record.nodes or list(event.estimate.up if event.estimate else event.communication_s)
             own = rows.pop(event.iteration, SamplesEvent(at_s=0.0, iteration=event.iteration, rows=[]))
             begin_s = min(previous_s or event.at_s, event.at_s)
-            step = Step(place, begin_s, event, own.rows, own.at_s, readies.of(event), layouts.of(event))
+            ready, layout = readies.of(event), layouts.of(event)
+            is_first = step is None or step.event.scheme != event.scheme or step.ready is not ready
+            step = Step(place, begin_s, event, own.rows, own.at_s, ready, layout, is_first)
             _check_step(step, record.nodes, f"{path}, event {number}")
             record.steps.setdefault(event.scheme, []).append(step)
             previous_s, place = event.at_s, place + 1

@@ -99,7 +99,7 @@ def exposed_s(step: Step) -> float:
 def needs(step: Step, groups: Sequence[SharedUplinkEvent] = ()) -> Needs:
     """What each thing alone needs in this iteration. groups: nodes that seem to share an uplink."""
     event = step.event
-    found: Needs = {thing: (takes_s, RateSource.PROVEN) for thing, takes_s in _computing(event).items()}
+    found: Needs = {thing: (takes_s, RateSource.PROVEN) for thing, takes_s in _computing(step).items()}
     if event.plan_wait_s:
         found[Thing(LimitKind.PLANS)] = min(event.plan_wait_s.values()), RateSource.PROVEN
     if event.round_trip_s:
@@ -125,14 +125,14 @@ def _are_level(one: Need, other: Need) -> bool:
     return one[1] is other[1] and abs(one[0] - other[0]) <= LEVEL_PART * max(one[0], other[0])
 
 
-def _computing(event: IterationEvent) -> dict[Thing, float]:
+def _computing(step: Step) -> dict[Thing, float]:
     """How long each worker computes before or while it exchanges, where that is known.
 
     Computing, the wait for the plan and the part of the exchange that computing does not hide follow each other and make up the
     worker's iteration. What it computes while it waits counts as waiting: no event tells the two apart.
     """
-    found = {}
-    for node, iteration_s in event.iteration_s.items():
+    event, found = step.event, {}
+    for node, iteration_s in ({} if step.is_first else event.iteration_s).items():
         wait_s, finished_s = event.plan_wait_s.get(node, 0.0), event.finished_s.get(node)
         started_s, computed_s = event.started_s.get(node), event.computed_s.get(node)
         if computed_s is None or started_s is None or finished_s is None:

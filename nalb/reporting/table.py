@@ -120,5 +120,6 @@ def pace_table(pace: Pace, most: int | None = None) -> Table:
         times = map(seconds, (limit.takes_s, limit.doubled_s))
         table.add_row(escape(limit.thing.words), *times, limit.source.value)
     if pace.unexplained_s > UNEXPLAINED_PART * pace.iteration_s:
-        table.add_row("not explained: messages wait for each other", seconds(pace.unexplained_s), "", "")
+        why = ": messages wait for each other" if pace.are_loads_known else ""
+        table.add_row(f"not explained{why}", seconds(pace.unexplained_s), "", "")
     return table

@@ -69,7 +69,7 @@ def _most_exposed(step: Step) -> tuple[float, float, float]:
     for node, computed_s in event.computed_s.items():
         start_s, end_s = event.started_s.get(node, computed_s), event.finished_s.get(node, computed_s)
         exposed_s = end_s - min(max(computed_s, start_s), end_s)
-        rows.append((exposed_s, event.iteration_s.get(node, 0.0), end_s - start_s))
+        rows.append((exposed_s, step.worker_iteration_s.get(node, 0.0), end_s - start_s))
     exposed_s, iteration_s, communication_s = max(rows)
     return iteration_s, communication_s, exposed_s
 
@@ -85,7 +85,7 @@ def chrome_trace(record: Timeline) -> dict[str, Any]:
         for node, end_s in event.finished_s.items():
             if node not in event.started_s:
                 continue
-            start_s, before_s = event.started_s[node], end_s - event.iteration_s.get(node, 0.0)
+            start_s, before_s = event.started_s[node], end_s - step.worker_iteration_s.get(node, 0.0)
             before_s = max(before_s, finished_s.get(node, before_s))
             computed_s = event.computed_s.get(node)
             rows.add(node, ITERATIONS, label, before_s, end_s, {"scheme": event.scheme})

@@ -1,5 +1,12 @@
 """`nalb watch` and `nalb why` over the files of a run."""
 
+import os
+import pty
+import signal
+import socket
+import subprocess
+import sys
+
 import pytest
 
 from nalb.cli.main import run
@@ -60,6 +67,28 @@ def test_watch_prints_lines_where_there_is_no_terminal(run_dir, capsys):
     assert run(["watch", str(run_dir), "--every", "0.1"]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "nalb watch: the job is over"
     assert sorted(path.name for path in run_dir.iterdir()) == ["samples.jsonl"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_leaves_the_terminal_as_it_was(run_dir, number):
+    ours, theirs = pty.openpty()
+    words = ["-m", "nalb.cli.main", "watch", str(run_dir), "--every", "0.1"]
+    with socket.socket(socket.AF_UNIX) as door, os.fdopen(ours, "rb", buffering=0) as screen:
+        door.bind(str(run_dir / "observers"))
+        with subprocess.Popen([sys.executable, *words], stdout=theirs, env={**os.environ, "TERM": "xterm"}) as watching:
+            os.close(theirs)
+            shown = b""
+            while shown.count(b"iteration 6") < 2:  # drawn again, so it has begun to look
+                shown += screen.read(4096)
+            assert b"\x1b[?25l" in shown  # the cursor is hidden
+            watching.send_signal(number)
+            try:
+                while part := screen.read(4096):
+                    shown += part
+            except OSError:  # nobody has the terminal open any more
+                pass
+        assert watching.returncode == 128 + number
+        assert shown.rindex(b"\x1b[?25h") > shown.rindex(b"\x1b[?25l")
 
 
 def test_watch_refuses_what_it_cannot_do(tmp_path, capsys):

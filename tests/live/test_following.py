@@ -59,6 +59,24 @@ def test_a_failed_job_may_be_started_again(tmp_path):
     assert follower.is_over(2.0 + BETWEEN_S)
 
 
+@pytest.mark.parametrize("restarts", [0, 1])
+def test_a_failed_job_without_a_restart_left_is_over_at_once(tmp_path, restarts):
+    write_about(tmp_path, "1.2.3", ["launch"], max_restarts=restarts)
+    follower, folder = Follower(tmp_path), tmp_path
+    for attempt in range(restarts + 1):
+        if attempt:
+            folder = tmp_path / f"restart-{attempt}"
+            folder.mkdir()
+        with socket.socket(socket.AF_UNIX) as door:
+            door.bind(str(folder / "observers"))
+            assert not follower.is_over(0.0)
+        (folder / "observers").unlink()
+        append(folder, READY, AbortEvent(at_s=1.0, reason="worker n1 left"))
+        follower.look()
+        assert not follower.is_over(1.0)
+        assert follower.is_over(1.0 + LAST_WORDS_S) == (attempt == restarts)
+
+
 @pytest.mark.parametrize("first", [READY, StartedEvent(at_s=0.0, role="worker", node="n0")])
 def test_a_job_that_ended_without_an_iteration_is_over(tmp_path, first):
     """As one that has no coordinator: scheme gloo, stock or PyTorch on one node."""

@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 import urllib.request
 from pathlib import Path
 
@@ -56,6 +58,8 @@ def test_a_scrape_has_what_the_run_has_written_by_then(tmp_path):
     assert [found["nalb_queued_bytes", ("node", f"n{k}")] for k in range(3)] == [0, 70_000, 0]
     limit = ("nalb_limit_seconds", ("direction", "both"), ("kind", "link"), ("where", "n0"))
     assert found[limit] == pytest.approx(2.0)
+    unexplained = ("nalb_limit_seconds", ("direction", ""), ("kind", "not explained"), ("where", ""))
+    assert found[unexplained] == pytest.approx(0.0, abs=0.05)
     assert found["nalb_plan_info", ("reason", "least time"), ("scheme", "average")] == 1
     with serving(RunTail(tmp_path), "127.0.0.1", 0) as (port, _):  # who comes late sees all that came before
         assert scraped(port) == found
@@ -63,6 +67,25 @@ def test_a_scrape_has_what_the_run_has_written_by_then(tmp_path):
             pass
         with pytest.raises(InputError, match=r"--metrics \d+ on"):
             check_port("127.0.0.1", port, "--metrics")
+
+
+def test_a_damaged_record_ends_the_command_in_one_line(tmp_path):
+    append(tmp_path, [READY, *iterations(1)])
+    with open(tmp_path / "samples.jsonl", "ab") as file:
+        file.write(b'{"event":"block","at_s":"soon"}\n')
+    words = ["-m", "nalb.cli.main", "metrics", str(tmp_path), "--port", "0"]
+    with subprocess.Popen(
+        [sys.executable, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as server:
+        try:
+            port = int(re.search(r":([0-9]+)/", server.stdout.readline())[1])
+            assert scraped(port) == {}  # no figures of a part
+            _, err = server.communicate(timeout=20)
+        finally:
+            server.kill()
+    assert server.returncode == InputError.exit_code
+    assert "samples.jsonl, byte " in err
+    assert err.count("\n") == 1
 
 
 def test_what_cannot_be_served_is_one_line(tmp_path, capsys):

@@ -49,6 +49,10 @@ def test_the_pace_is_of_the_recent_iterations_of_one_scheme():
     assert [one.event.scheme for one in state.recent] == ["exact"] * 3
     assert state.pace().iterations == 2  # the first one had waited for its turn
     assert state.iterations == RECENT + 8
+    state.take_all(iterations(1, computing_s=[30.0] * 4))
+    assert state.last.iteration_s == pytest.approx(2.0)  # what it waited is not known, and so not what it computed
+    assert state.last.worker_iteration_s == pytest.approx(dict.fromkeys(NODES, 2.0))
+    assert state.pace().sentence == "n0's link (up and down) sets the pace"
 
 
 def test_what_happened_is_kept_newest_last():
@@ -69,11 +73,11 @@ def test_what_happened_is_kept_newest_last():
     state.take_all(iterations(1))
     assert state.pace().limits[0].thing.where == "n0, n1"
     state.take(DoubtEvent(at_s=108.0, process="server n1", node="n1", reason="a message before its forecast"))
-    state.take(AbortEvent(at_s=109.0, reason="worker n1 left"))
+    state.take_all([AbortEvent(at_s=109.0, reason="worker n1 \x1b[2Jleft\r\x07")] * 2)
     assert state.phase == FAILED
     words = [one.words for one in state.news]
     assert words[:2] == ["plan: equal shares", "plan: least time"]
-    assert words[-1] == "worker n1 left"
+    assert words[-2:] == ["server n1 reported what cannot be: a message before its forecast", "worker n1 ?[2Jleft ?"]
     state.restarted(1)
     assert (state.phase, state.restarts) == (WAITING, 1)
     state.take_all([READY, *iterations(NEWS)])

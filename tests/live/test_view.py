@@ -7,7 +7,7 @@ import pytest
 from msgspec import structs
 from rich.console import Console
 
-from nalb.events import AbortEvent, ReadyEvent
+from nalb.events import AbortEvent, ReadyEvent, TokensEvent
 from nalb.live.state import LiveState
 from nalb.live.view import MOST_NODES, line, screen
 from nalb.units import duration
@@ -15,8 +15,8 @@ from tests.live.test_state import READY, iterations
 from tests.reporting.paced import rates, step
 
 
-def text_of(state, iterations_in_all=None):
-    console = Console(file=io.StringIO(), width=140)
+def text_of(state, iterations_in_all=None, width=140):
+    console = Console(file=io.StringIO(), width=width)
     console.print(screen(state, iterations_in_all))
     return console.file.getvalue()
 
@@ -55,13 +55,19 @@ def test_a_rate_without_proof_is_shown_as_its_lower_bound():
     state = LiveState()
     event = step(estimate=rates([9, 18, 18, 18]), least=rates([8, 18, 18, 18])).event
     state.take_all([READY, event])
-    assert "≥ 64" in text_of(state)
+    assert "≥64" in text_of(state, width=40)
+    assert "≥64" in text_of(state)
 
 
 def test_a_job_that_has_not_begun_and_one_that_failed():
     state = LiveState()
     assert "waiting for all processes; no iteration yet" in line(state)
     assert "no iteration yet" in text_of(state)
+    totals = {"tokens": [1], "helped": [0], "compute_s": [1.0], "fetch_s": [0.0], "fetched_bytes": [0]}
+    of_tokens = TokensEvent(at_s=0.0, workers=["n0"], iteration=0, iteration_s=1.0, **totals)
+    for words in ("1 iteration of tokens", "2 iterations of tokens"):
+        state.take(of_tokens)
+        assert words in line(state)
     state.take(AbortEvent(at_s=1.0, reason="[worker] n1 left"))
     assert line(state).endswith("[worker] n1 left")
     assert "[worker] n1 left" in text_of(state)

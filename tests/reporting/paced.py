@@ -23,6 +23,7 @@ def step(
     nodes: list[str] = NODES,
     sites: dict[str, str] | None = None,
     has_agents: bool = False,
+    is_first: bool = False,
     **fields: Any,
 ) -> Step:
     """An iteration of 12 MB: each server sums 3 MB, so each of four nodes carries 12 + 2 * 3 = 18 MB each way.
@@ -47,7 +48,8 @@ def step(
     )
     told = {} if sites is None else {"sites": sites}
     ready = ReadyEvent(at_s=1.0, nodes=nodes, servers=nodes, has_agents=has_agents, **told)
-    return Step(place, begin_s, event, [], ready=ready, layout=LayoutEvent(at_s=2.0, model_bytes=12_000_000))
+    layout = LayoutEvent(at_s=2.0, model_bytes=12_000_000)
+    return Step(place, begin_s, event, [], ready=ready, layout=layout, is_first=is_first)
 
 
 def timeline(*steps: Step) -> Timeline:

@@ -68,12 +68,29 @@ def test_nothing_is_named_where_nothing_is_known():
     assert {limit.thing.kind for limit in pace.limits} <= {LimitKind.PLANS, LimitKind.COMPUTING}
 
 
+@pytest.mark.parametrize(("computing_s", "names"), [(0.5, "the exchange"), (3.0, "n0's computing")])
+def test_computing_sets_the_pace_only_if_it_needs_as_long_as_what_nothing_explains(computing_s, names):
+    """Loads of links are known under neither scheme."""
+    for scheme in ("gloo", "p3"):
+        pace = pace_of(scheme, [step(scheme=scheme, shares={}, computing_s=[computing_s, 0, 0, 0])])
+        assert pace.limits[0].takes_s == pytest.approx(computing_s)
+        assert pace.unexplained_s == pytest.approx(2.0, abs=0.05)
+        assert pace.sentence.startswith(f"{names} set")
+
+
+def test_what_the_first_of_a_turn_waited_does_not_count_as_computing():
+    pace = pace_of("average", [step(computing_s=[30.0] * 4, is_first=True, estimate=rates([9, 18, 18, 18]))])
+    assert pace.sentence == "n0's link (up and down) sets the pace"
+    assert pace.iteration_s == pytest.approx(2.0)
+    assert not any(limit.thing.kind is LimitKind.COMPUTING for limit in pace.limits)
+
+
 def test_the_warm_up_and_the_wait_for_a_turn_do_not_count():
     slow, fast = rates([3, 18, 18, 18]), rates([18, 18, 6, 18])
     steps = [step(place, "average", 6.0, estimate=slow) for place in range(2)]
     steps += [step(place, "average", 3.0, estimate=fast) for place in range(2, 5)]
     steps += [step(5, "exact", 3.0, estimate=fast), step(6, "exact", 3.0, estimate=fast)]
-    steps = [replace(one, ready=steps[0].ready) for one in steps]  # of one job
+    steps = [replace(one, ready=steps[0].ready, is_first=one.place in (0, 5)) for one in steps]  # of one job
     found = {pace.scheme: pace for pace in paces(timeline(*steps))}
     assert found["average"].iterations == 3
     assert found["average"].sentence == "n2's link (up and down) sets the pace"
@@ -87,5 +104,5 @@ def test_each_round_of_a_script_has_its_own_warm_up():
     steps = []
     for number in range(3):
         one_job = [step(4 * number + place, "average", 3.0) for place in range(4)]
-        steps += [replace(one, ready=one_job[0].ready) for one in one_job]
+        steps += [replace(one, ready=one_job[0].ready, is_first=one is one_job[0]) for one in one_job]
     assert paces(timeline(*steps))[0].iterations == 6

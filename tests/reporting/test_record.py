@@ -283,3 +283,21 @@ def test_jobs_that_take_turns_keep_their_own_layouts(tmp_path):
         live.take(event)
         if isinstance(event, IterationEvent):
             assert live.last.layout == steps[event.scheme][0].layout
+
+
+def test_the_first_of_each_turn_and_job_is_known_to_follow_none_of_its_own(tmp_path):
+    ready = {"event": "ready", "at_s": 1.0, "nodes": ["n0"], "servers": ["n0"]}
+    told = {"event": "iteration", "communication_s": {"n0": 0.5}, "iteration_s": {"n0": 20.0}}
+    schemes = ["gloo", "gloo", "exact", "exact", "gloo", "gloo"]
+    turns = [told | {"at_s": 20.0 + 20 * k, "iteration": k, "scheme": scheme} for k, scheme in enumerate(schemes)]
+    job = [ready | {"at_s": 200.0}, told | {"at_s": 220.0, "iteration": 0, "scheme": "gloo"}]
+    write_events(tmp_path, [ready, *turns, *job])
+    firsts, live = [], LiveState()
+    for event in read_events(tmp_path):
+        live.take(event)
+        if isinstance(event, IterationEvent):
+            firsts.append(live.last.is_first)
+    steps = read_timeline(tmp_path).ordered()
+    assert firsts == [step.is_first for step in steps] == [True, False, True, False, True, False, True]
+    assert [step.iteration_s for step in steps[:3]] == [0.5, 20.0, 0.5]
+    assert [step.worker_iteration_s["n0"] for step in steps[:3]] == [0.5, 20.0, 0.5]
