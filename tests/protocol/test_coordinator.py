@@ -572,6 +572,20 @@ def test_a_held_job_runs_what_observers_ask_and_then_finishes():
     assert driver.count("w0", m.Finish) == driver.count("w1", m.Finish) == 1
 
 
+def test_an_iteration_ends_for_every_worker_though_none_has_reported():
+    """A short iteration is over before the first report. The workers' clocks differ from each other."""
+    driver = Driver()
+    driver.start()
+    driver.now_s = 7.0
+    driver.say("w0", m.Done(0, 1.0, 1.5, 0.1, 105.0, 106.0))
+    driver.now_s = 8.0
+    driver.say("w1", m.Done(0, 1.0, 1.5, 0.1, 45.0, 46.0))
+    driver.collected()
+    (iteration,) = (event for event in driver.state.events if isinstance(event, IterationEvent))
+    assert iteration.finished_s == {"n0": 7.0, "n1": 8.0}
+    assert iteration.started_s == {"n0": 6.0, "n1": 7.0}
+
+
 def test_a_new_registration_begins_a_new_layout():
     driver = Driver()
     driver.start()
@@ -598,11 +612,13 @@ def test_measured_rates_move_load_off_the_slow_node():
         for other, worker in (("s0", 1), ("s1", 3), ("s2", 5)):
             if other != peer:
                 slow = "s1" in (other, peer)
-                step_ns = int(1e8 if slow else 1e7)
+                step_ns = int(5e7 if slow else 5e6)
+                begin_ns = 5 * 10**9  # as the workers' Done
                 rows += [
-                    wire.SampleRow(worker, 40_000, 10**9 + k * step_ns, 10**9 + (k + 1) * step_ns) for k in range(20)
+                    wire.SampleRow(worker, 40_000, begin_ns + k * step_ns, begin_ns + (k + 1) * step_ns)
+                    for k in range(20)
                 ]
-        driver.say(peer, wire.Report(5.0, -1, rows, 0))
+        driver.say(peer, wire.Report(6.0, -1, rows, 0))
     driver.done(0, "w0", "w1", "w2")
     driver.slots_ready()
     second = driver.last("w0", m.Plan).server_of_slice
