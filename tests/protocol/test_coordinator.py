@@ -87,7 +87,7 @@ class Driver:
 
     def done(self, iteration, *workers, took_s=1.0):
         for worker in workers or ("w0", "w1"):
-            self.say(worker, m.Done(iteration, took_s, 1.5, 0.1, 5.0, 6.0))
+            self.say(worker, m.Done(iteration, took_s, 1.5, 0.1, 0.5, 6.0))  # all that servers report came since
         self.collected()
 
     def collected(self):
@@ -612,13 +612,11 @@ def test_measured_rates_move_load_off_the_slow_node():
         for other, worker in (("s0", 1), ("s1", 3), ("s2", 5)):
             if other != peer:
                 slow = "s1" in (other, peer)
-                step_ns = int(5e7 if slow else 5e6)
-                begin_ns = 5 * 10**9  # as the workers' Done
+                step_ns = int(1e8 if slow else 1e7)
                 rows += [
-                    wire.SampleRow(worker, 40_000, begin_ns + k * step_ns, begin_ns + (k + 1) * step_ns)
-                    for k in range(20)
+                    wire.SampleRow(worker, 40_000, 10**9 + k * step_ns, 10**9 + (k + 1) * step_ns) for k in range(20)
                 ]
-        driver.say(peer, wire.Report(6.0, -1, rows, 0))
+        driver.say(peer, wire.Report(5.0, -1, rows, 0))
     driver.done(0, "w0", "w1", "w2")
     driver.slots_ready()
     second = driver.last("w0", m.Plan).server_of_slice
