@@ -90,9 +90,14 @@ def printable(words: str) -> str:
 def one_line(error: BaseException) -> str:
     """The error's type and the first line of its message, without the trace of C++ that MXNet puts before the message.
 
-    A first line that ends with a colon is followed by the next one, as in PyTorch's errors of load_state_dict.
+    A first line that ends with a colon is followed by the next one, as in PyTorch's errors of load_state_dict. An error whose text
+    cannot be made has none.
     """
-    lines = [line for line in str(error).splitlines() if not line.startswith(("Traceback (", "  File "))]
+    try:
+        told = as_text(str(error))
+    except Exception:  # it cannot say what it is
+        told = ""
+    lines = [line for line in told.splitlines() if not line.startswith(("Traceback (", "  File "))]
     name, text = type(error).__name__, lines[0] if lines else ""
     if text.endswith(":") and len(lines) > 1:
         text = f"{text} {lines[1].strip()}"

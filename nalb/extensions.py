@@ -18,11 +18,12 @@ from typing import Any
 
 import numpy as np
 
-from nalb.errors import InputError, one_line
+from nalb.errors import InputError, as_text, one_line
 from nalb.measurement.estimates import Estimate
 from nalb.measurement.estimators import ESTIMATORS, Estimator
 from nalb.measurement.traffic import Traffic
 from nalb.planning.distribution import Situation
+from nalb.planning.slices import LEAST_SLICE_BYTES
 from nalb.schemes import SCHEMES, ChosenShares, Scheme
 
 SCHEME_GROUP, ESTIMATOR_GROUP = "nalb.schemes", "nalb.estimators"
@@ -55,21 +56,29 @@ class Extension:
 
 def is_own(word: str, group: str) -> bool:
     """Whether the word names a scheme or estimator of a user's own."""
-    return ":" in word or any(one.name == word for one in entry_points(group=group))
+    return ":" in word or word in own_names(group)
 
 
 def own_names(group: str) -> list[str]:
-    """The names of the group's entry points, sorted."""
-    return sorted({one.name for one in entry_points(group=group)})
+    """The names of the group's entry points, sorted. Raises InputError for one that nalb has too."""
+    known = SCHEMES if group == SCHEME_GROUP else ESTIMATORS
+    for one in (found := entry_points(group=group)):
+        if one.name in known:
+            raise InputError(
+                f"entry point {one.name} = {one.value} of {group}: nalb has that name too: give it another one"
+            )
+    return sorted({one.name for one in found})
 
 
 def schemes_with(names: Iterable[str]) -> dict[str, Scheme]:
     """nalb's schemes and, loaded by their words, the user's own ones among `names`. Raises InputError."""
+    own_names(SCHEME_GROUP)
     return {**SCHEMES, **{name: load_scheme(name) for name in names if name not in SCHEMES}}
 
 
 def estimators_with(name: str) -> dict[str, Callable[[int], Estimator]]:
     """nalb's estimators and, if `name` is that of a user's own, that one too. Raises InputError."""
+    own_names(ESTIMATOR_GROUP)
     return {**ESTIMATORS, **({} if name in ESTIMATORS else {name: load_estimator(name)})}
 
 
@@ -95,8 +104,8 @@ def load_scheme(word: str) -> Scheme:
         raise InputError(f"scheme {word}: only nalb's own schemes sum by sites: leave sums_by_sites out")
     place, size_bytes = found.place_of(own), scheme.fixed_slice_bytes
     with found.named(place):
-        if size_bytes is not None and not 0 < size_bytes < np.inf:
-            raise ValueError(f"fixed_slice_bytes is {size_bytes}: give bytes above 0, or leave it out")
+        if size_bytes is not None and not LEAST_SLICE_BYTES <= size_bytes < np.inf:
+            raise ValueError(f"fixed_slice_bytes is {size_bytes}: give at least {LEAST_SLICE_BYTES}, or leave it out")
 
     def decide(situation: Situation) -> ChosenShares:
         with found.named(place):
@@ -143,7 +152,7 @@ def _checked_decision(decision: object) -> ChosenShares:
         raise TypeError(f"{wanted}; it gave {type(decision).__name__}")
     shares, reason = decision
     try:
-        return None if shares is None else np.asarray(shares, dtype=np.float64), str(reason)
+        return None if shares is None else np.asarray(shares, dtype=np.float64), as_text(str(reason))
     except (TypeError, ValueError):
         raise TypeError(f"{wanted}; it gave shares of type {type(shares).__name__}") from None
 

@@ -28,6 +28,7 @@ HIGH_QUEUE_BYTES = 2**32 - 1  # tc's limits are 32-bit
 # Delay and jitter together. ARP gives up after 3 tries, 1 s apart, and between two such nodes its answer takes four delays.
 HIGH_DELAY_MS = 700.0
 HIGH_ROUND_TRIP_MS = 4 * HIGH_DELAY_MS
+HIGH_LOSS_PERCENT = 99.0  # a node that reaches nobody is in no network
 MAX_NODES = 200  # addresses 10.77.0.1 to 10.77.0.200; the hub is 10.77.0.254
 MAX_SITES = 50  # their bridges are 10.77.0.201 to 10.77.0.250
 DEFAULT_QUEUE_MS = 50.0
@@ -52,6 +53,7 @@ Mbps = Annotated[float, _number(LOW_MBPS, HIGH_MBPS, "Mbit/s")]
 QueueMs = Annotated[float, _number(1, HIGH_QUEUE_MS, "ms")]
 DelayMs = Annotated[float, _number(0, HIGH_DELAY_MS, "ms")]
 Percent = Annotated[float, _number(0, 100, "percent")]
+LossPercent = Annotated[float, _number(0, HIGH_LOSS_PERCENT, "percent")]
 Cores = Annotated[float, _number(LOW_CPU_QUOTA, HIGH_CPU_QUOTA, "cores")]
 MemoryMb = Annotated[float, _number(0, HIGH_MEMORY_MB, "MB")]
 Flag = Annotated[bool, Meta(description="true or false")]
@@ -73,7 +75,7 @@ class Access(Struct, frozen=True, forbid_unknown_fields=True):
     queue_ms: QueueMs = DEFAULT_QUEUE_MS  # how long a packet may wait in a full queue, each direction
     delay_ms: DelayMs = 0.0  # added to each packet, each direction
     jitter_ms: DelayMs = 0.0  # spread of the delay
-    loss_percent: Percent = 0.0  # packets dropped at random, each direction
+    loss_percent: LossPercent = 0.0  # packets dropped at random, each direction
     reorder_percent: Percent = 0.0  # packets that are not delayed, and so overtake others, each direction
     up_trace: TraceFile | None = None  # the trace that the uplink's rate follows
     down_trace: TraceFile | None = None  # the trace that the downlink's rate follows
@@ -129,7 +131,7 @@ class Link(Struct, frozen=True, forbid_unknown_fields=True):
     mbps: Mbps  # cap of src -> dst
     delay_ms: DelayMs = 0.0  # added to src's own delay
     jitter_ms: DelayMs = 0.0  # added to src's own jitter
-    loss_percent: Percent = 0.0  # on top of src's own loss
+    loss_percent: LossPercent = 0.0  # on top of src's own loss
     reorder_percent: Percent = 0.0  # on top of src's own reordering
 
     def __post_init__(self) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from nalb.cli.main import run
+from nalb.compare.variants import parse_variants
 from nalb.errors import InputError
 from nalb.extensions import is_own, load_estimator, load_scheme, schemes_with
 from nalb.measurement.samples import samples_of
@@ -45,8 +46,30 @@ TABLE = Scheme("table", lambda situation: ({0: 3e6}, "no numbers"))
 ROUTES = Scheme("routes", None)
 BY_SITES = Scheme("by sites", lambda situation: (None, ""), sums_by_sites=True)
 NO_BYTES = Scheme("no bytes", lambda situation: (None, ""), fixed_slice_bytes=0)
+FEW_BYTES = Scheme("few bytes", lambda situation: (None, ""), fixed_slice_bytes=1)
 WORDS = Scheme("words", lambda situation: (None, ""), fixed_slice_bytes="4096")
+LONE = Scheme("lone", lambda situation: (None, "half a pair \\ud800"))
 NUMBER = 7
+
+
+class Speechless(Exception):
+    def __str__(self):
+        raise ValueError
+
+
+def speechless(situation):
+    raise Speechless
+
+
+SPEECHLESS = Scheme("speechless", speechless)
+
+
+def halves(situation):
+    raise ValueError("half a pair \\ud800")
+
+
+UNPAIRED = Scheme("unpaired", halves)
+SLOW = Scheme("slow", lambda situation: __import__("time").sleep(20))
 
 
 class Estimates:
@@ -158,16 +181,21 @@ def test_entry_points_give_names(faulty, monkeypatch):
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: own-package\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text(
-        "[nalb.schemes]\nbroken = faulty:FAILS\n[nalb.estimators]\nkeyless = faulty:Estimates\n"
+        "[nalb.schemes]\nbroken = faulty:FAILS\nown-sites = faulty:TEXT\n[nalb.estimators]\nkeyless = faulty:Estimates\n"
     )
     monkeypatch.syspath_prepend(str(faulty))
     assert is_own("broken", "nalb.schemes")
     assert schemes_with(["exact", "broken"])["broken"].name == "broken"
     assert np.isnan(load_estimator("keyless")(3).estimate().up).all()
     with pytest.raises(
-        InputError, match=r"unknown scheme 'broke': choose one of auto, .*, joint, broken, or name your own as"
+        InputError,
+        match=r"unknown scheme 'broke': choose one of auto, .*, joint, broken, own-sites, or name your own as",
     ):
         load_scheme("broke")
+    assert [one.name for one in parse_variants(["own-sites", "faulty:FAILS-probes"])] == ["own-sites", "faulty:FAILS"]
+    (info / "entry_points.txt").write_text("[nalb.schemes]\nexact = faulty:FAILS\n")
+    with pytest.raises(InputError, match=r"^entry point exact = faulty:FAILS of nalb.schemes: nalb has that name too"):
+        schemes_with(["exact"])
 
 
 @pytest.mark.parametrize(
@@ -184,6 +212,7 @@ def test_entry_points_give_names(faulty, monkeypatch):
         ("faulty:ROUTES", "scheme faulty:ROUTES: only nalb's own schemes leave routing to MXNet"),
         ("faulty:BY_SITES", "scheme faulty:BY_SITES: only nalb's own schemes sum by sites"),
         ("faulty:NO_BYTES", r"scheme faulty:NO_BYTES: ValueError: fixed_slice_bytes is 0: .* \(.*faulty.py, line \d+\)"),
+        ("faulty:FEW_BYTES", r"scheme faulty:FEW_BYTES: ValueError: fixed_slice_bytes is 1: give at least 256, or"),
         ("faulty:WORDS", r"scheme faulty:WORDS: TypeError: .* \(.*faulty.py, line \d+\)"),
     ],
 )  # fmt: skip
@@ -202,6 +231,8 @@ def test_what_cannot_be_loaded_is_said(word, says):
         ("NO_REASON", rf"scheme faulty:NO_REASON: {DECIDE} it gave list \(.*faulty.py, line {{}}\)"),
         ("TEXT", rf"scheme faulty:TEXT: {DECIDE} it gave shares of type str \(.*faulty.py, line {{}}\)"),
         ("TABLE", rf"scheme faulty:TABLE: {DECIDE} it gave shares of type dict \(.*faulty.py, line {{}}\)"),
+        ("SPEECHLESS", r"scheme faulty:SPEECHLESS: Speechless: +\(.*faulty.py, line \d+\)"),
+        ("UNPAIRED", r"scheme faulty:UNPAIRED: ValueError: half a pair \? \(.*faulty.py, line \d+\)"),
         ("TOO_MUCH", r"scheme faulty:TOO_MUCH \(.*faulty.py, line {}\) gave shares of 15000000000 bytes in all"),
     ],
 )
@@ -209,6 +240,11 @@ def test_what_cannot_be_loaded_is_said(word, says):
 def test_mistakes_in_a_scheme_name_it_and_its_line(name, says):
     with pytest.raises(InputError, match=says.format(line_of(f"{name} = "))):
         load_scheme(f"faulty:{name}").plan(SITUATION)
+
+
+@pytest.mark.usefixtures("faulty")
+def test_a_reason_that_is_no_text_is_made_one():
+    assert load_scheme("faulty:LONE").decide(SITUATION) == (None, "half a pair ?")
 
 
 @pytest.mark.usefixtures("faulty")
@@ -288,13 +324,17 @@ def test_the_example_runs_a_job_whose_sums_are_right(tmp_path):
             ("--scheme", "faulty:FAILS"),
             "iteration 2: cannot be planned: scheme faulty:FAILS: ZeroDivisionError: division by zero ({file}, line {fails})",
         ),
+        (
+            ("--scheme", "faulty:SLOW", "--deadline-s", "4"),
+            "scheme faulty:SLOW has not decided within 1.8 s ({file}, line {slow}), and nobody hears from the coordinator",
+        ),
         (("--estimator", "faulty:Estimates"), "estimator faulty:Estimates: KeyError: 2 ({file}, line {estimates})"),
     ],
 )
 def test_a_mistake_ends_the_job_in_one_line(faulty, flags, says):
     done = launch(faulty, faulty / "run", *flags)
     assert done.returncode not in (0, 1)
-    lines = {"fails": line_of("return 1 / 0"), "estimates": line_of("raise KeyError")}
+    lines = {"fails": line_of("return 1 / 0"), "estimates": line_of("raise KeyError"), "slow": line_of("SLOW = ")}
     *_, last = done.stderr.splitlines()
     assert says.format(file=faulty / "faulty.py", **lines) in last, done.stdout + done.stderr
     assert done.stderr.count("\n") == 1

@@ -303,10 +303,10 @@ def tensors_of(replay: str | None, model_bytes_word: str | None) -> list[Tensor]
 
 
 def parse_names(flag: str, text: str) -> list[str]:
-    """The names in a comma-separated flag. Raises InputError where there is none or one is repeated."""
-    names = [word.strip() for word in text.split(",") if word.strip()]
-    if not names or len(set(names)) != len(names):
-        raise InputError(f"{flag} {text!r}: name at least one, each once")
+    """The names in a comma-separated flag. Raises InputError where one is empty or is repeated."""
+    names = [word.strip() for word in text.split(",")]
+    if not all(names) or len(set(names)) != len(names):
+        raise InputError(f"{flag} {text!r}: name at least one, each once, with a comma between two")
     return names
 
 

@@ -5,7 +5,6 @@ import json
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from rich.console import Console
 from rich.markup import escape
 from rich.progress import track
 from rich.table import Table
@@ -21,7 +20,7 @@ from nalb.cli.flags import (
     parse_number,
     tensors_of,
 )
-from nalb.compare.progress import show_table
+from nalb.compare.progress import new_console, show_table
 from nalb.compare.variants import ONE_LEVEL
 from nalb.errors import InputError, did_you_mean
 from nalb.extensions import ESTIMATOR_GROUP, SCHEME_GROUP, estimators_with, is_own, load_scheme
@@ -144,7 +143,7 @@ def main(args: argparse.Namespace) -> int:
     setting = Setting(rounded, cut, capacities, args.rounds, estimator, *_slice_flags(args), wire)
     times_s = {
         name: (times_by_flows if flows else times_by_slices)(scheme, setting)
-        for name, scheme in track(schemes.items(), "simulating", console=Console(stderr=True), transient=True)
+        for name, scheme in track(schemes.items(), "simulating", console=new_console(to_stderr=True), transient=True)
     }
     by = "flows" if flows else "slices"
     medians_s = {name: median_s(times) for name, times in times_s.items()}

@@ -5,9 +5,9 @@ import sys
 import time
 from pathlib import Path
 
-from rich.console import Console
 from rich.live import Live
 
+from nalb.compare.progress import new_console
 from nalb.errors import InputError
 from nalb.launch.signals import exit_on_signals
 from nalb.live.following import Follower
@@ -29,7 +29,7 @@ def main(args: argparse.Namespace) -> int:
         raise InputError(f"--every {args.every:g}: give {LEAST_S:g} to {MOST_S:g} seconds")
     follower = Follower(args.run_dir)
     follower.look()
-    console = Console()
+    console = new_console()
     if args.once or not (sys.stdout.isatty() and not console.is_dumb_terminal):
         _print_lines(follower, args.every, args.once)
         return 0

@@ -29,6 +29,11 @@ LINES_AROUND = 8  # lines of a terminal kept for the table's head and the lines 
 BAR_WIDTH = 20  # characters
 
 
+def new_console(to_stderr: bool = False) -> Console:
+    """A console that prints what it is given: rich would print an emoji for the end of a user's `module:KEY:`."""
+    return Console(stderr=to_stderr, emoji=False)
+
+
 def say(text: str) -> None:
     """Print a line that begins with the command's name."""
     print_line(f"nalb compare: {text}")
@@ -36,7 +41,7 @@ def say(text: str) -> None:
 
 def show_table(table: Table, least_width: int = 0) -> None:
     """Print a table at least `least_width` characters wide; the command goes on where nobody reads it."""
-    console = Console()
+    console = new_console()
     console.width = max(least_width, console.width)
     with console.capture() as captured:
         console.print(table)
@@ -117,7 +122,8 @@ class LiveTable(Lines):
         super().__enter__()
         self._turn: tuple[str, int] | None = None  # the scheme whose turn it is, and the turn's last round
         self._caption = ""
-        self._live = Live(self._table(), auto_refresh=False)
+        self._console = new_console()
+        self._live = Live(self._table(), console=self._console, auto_refresh=False)
         draw(self._live.start)
         return self
 
@@ -142,7 +148,7 @@ class LiveTable(Lines):
         table.add_column(self._unit, justify="right")
         for scheme in self._times_s:
             table.add_column(escape(scheme), justify="right", min_width=8)
-        for number in self._numbers(max(1, Console().height - LINES_AROUND)):
+        for number in self._numbers(max(1, self._console.height - LINES_AROUND)):
             table.add_row(str(number), *(self._cell(scheme, number) for scheme in self._times_s))
         done, whole = sum(map(len, self._times_s.values())), self._iterations * len(self._times_s)
         head = Table.grid(padding=(0, 2, 0, 0))
@@ -261,7 +267,10 @@ class RunsBar(Runs):
     def __enter__(self) -> "RunsBar":
         self.show_unfinished = None  # the bar is the terminal's last line
         self._bar = Progress(
-            TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[words]}"), auto_refresh=False
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            TextColumn("{task.fields[words]}"),
+            auto_refresh=False,
         )
         self._task = self._bar.add_task("", total=None, words="")
         draw(self._bar.start)
@@ -275,7 +284,7 @@ class RunsBar(Runs):
 
     def begin(self, name: str, what: str) -> None:
         super().begin(name, what)
-        self._bar.reset(self._task, total=self._left.iterations, description=escape(name), words="starting")
+        self._bar.reset(self._task, total=self._left.iterations, description=name, words="starting")
         draw(self._bar.refresh)
 
     def _show(self, event: IterationEvent, now_s: float) -> None:
@@ -298,7 +307,7 @@ def draw(action: Callable[[], None]) -> None:
 
 def _is_live() -> bool:
     """Whether stdout is a terminal that can move its cursor."""
-    return sys.stdout.isatty() and not Console().is_dumb_terminal
+    return sys.stdout.isatty() and not new_console().is_dumb_terminal
 
 
 def runs_of(runs: int, iterations: int | None) -> Runs:

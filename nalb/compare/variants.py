@@ -13,9 +13,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from nalb.errors import InputError, did_you_mean
-from nalb.extensions import SCHEME_GROUP, is_own, schemes_with
+from nalb.extensions import SCHEME_GROUP, is_own, own_names, schemes_with
 from nalb.options import DEFAULT_PRECISION
 from nalb.planning.precisions import ASKED
+from nalb.planning.slices import LEAST_SLICE_BYTES
 from nalb.protocol.wire import RunBlock
 from nalb.schemes import SCHEMES, Scheme
 
@@ -24,7 +25,6 @@ _WORD = re.compile(
     rf"(?:\+(?P<precision>{'|'.join(ASKED)}))?(?:@(?P<slice>[0-9]{{1,12}}))?"
 )
 ONE_LEVEL = "-sites"
-LOW_SLICE_BYTES = 256  # smaller slices of a model would need more keys than MXNet has
 
 
 @dataclass(frozen=True)
@@ -65,8 +65,8 @@ class Variant:
 
 def parse_variants(words: Sequence[str], peers: Sequence[str] = ()) -> list[Variant]:
     """Parse the words of --schemes, also for the user's own schemes. `peers`: as in parse_variant. Raises InputError."""
-    matches = [_WORD.fullmatch(word) for word in words]
-    names = [match["scheme"] for match in matches if match]
+    matches = [None if word in own_names(SCHEME_GROUP) else _WORD.fullmatch(word) for word in words]
+    names = [match["scheme"] if match else word for word, match in zip(words, matches, strict=True)]
     schemes = schemes_with([name for name in names if name not in (*SCHEMES, *peers) and is_own(name, SCHEME_GROUP)])
     return [parse_variant(word, schemes, peers) for word in words]
 
@@ -76,6 +76,8 @@ def parse_variant(word: str, schemes: Mapping[str, Scheme] = SCHEMES, peers: Seq
 
     peers: names that may stand in place of a scheme, such as the ring's.
     """
+    if word in (*schemes, *peers):
+        return Variant(word, word, schemes.get(word))
     match = _WORD.fullmatch(word)
     name = match["scheme"] if match else word
     if match is None or name not in (*schemes, *peers):
@@ -105,8 +107,8 @@ def parse_variant(word: str, schemes: Mapping[str, Scheme] = SCHEMES, peers: Seq
         raise InputError(f"--schemes {word!r}: MXNet cuts the tensors by itself")
     if scheme.needs_forecasts and variant.forecasts is False:
         raise InputError(f"--schemes {word!r}: {name} plans on what forecasts measure")
-    if variant.slice_bytes is not None and variant.slice_bytes < LOW_SLICE_BYTES:
+    if variant.slice_bytes is not None and variant.slice_bytes < LEAST_SLICE_BYTES:
         raise InputError(
-            f"--schemes {word!r}: slices of {variant.slice_bytes:g} bytes: give at least {LOW_SLICE_BYTES}"
+            f"--schemes {word!r}: slices of {variant.slice_bytes:g} bytes: give at least {LEAST_SLICE_BYTES}"
         )
     return variant

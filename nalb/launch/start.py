@@ -27,7 +27,7 @@ from nalb.launch.run_dir import make_run_dir
 from nalb.launch.signals import ending_on_signals
 from nalb.launch.ssh import unreachable
 from nalb.launch.supervisor import print_line, print_unfinished
-from nalb.launch.venue import LOOPBACK, JobOrder, RunningJob, Where
+from nalb.launch.venue import LOOPBACK, JobOrder, RunningJob, Where, hosts_specs
 from nalb.options import JobOptions
 from nalb.settings import batch_maxima
 from netem.emulation import Emulation
@@ -124,7 +124,7 @@ def environment_lines(request: LaunchRequest) -> list[str]:
     if request.hosts is not None:
         hosts = load_hosts(request.hosts)
         options = replace(request.options, root_port=hosts.root_port)
-        specs = request.program.specs(hosts.places(), options, {}, encryption.keys, dict(hosts.environment))
+        specs = hosts_specs(request.program, hosts, hosts.places(), options, encryption.keys)
         return hosts_lines(hosts, specs)
     emulation = Emulation(load_network(find_network(request.network))) if request.network is not None else None
     if request.one_node is not None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from nalb.errors import JobError, MachineError
+from nalb.errors import InputError, JobError, MachineError
 from nalb.events import AnyEvent, BlockEvent, LayoutEvent, MissedEvent
 from nalb.launch.encryption import Encryption, job_keys, keys_here, own_keys_dir
 from nalb.launch.hosts import HostsFile
@@ -226,6 +226,22 @@ class Emulated(Venue):
         return Job(specs, inside(self.emulation), os.environ, **more)
 
 
+def hosts_specs(
+    program: Program, hosts: HostsFile, places: Sequence[Place], options: JobOptions, keys_dir: str | None
+) -> list[ProcessSpec]:
+    """The processes of a job on hosts; each also gets the file's variables. Raises InputError for one that nalb sets otherwise."""
+    told = dict(hosts.environment)
+    specs = program.specs(places, options, told, keys_dir, NOTHING)
+    for spec in specs:
+        for name in told.keys() & spec.environment.keys():
+            if told[name] != spec.environment[name]:
+                raise InputError(
+                    f"hosts file: defaults.environment.{name}: nalb sets this variable, for {spec.name} to "
+                    f"{spec.environment[name]!r}: leave it out; options of a job have flags"
+                )
+    return [replace(spec, environment=told | spec.environment) for spec in specs]
+
+
 class Hosts(Venue):
     """The hosts of a file, each entered by ssh."""
 
@@ -239,7 +255,7 @@ class Hosts(Venue):
     def _specs(self, order: JobOrder, options: JobOptions) -> list[ProcessSpec]:
         options = replace(options, root_port=self._hosts.root_port, observers=None, samples_path=None)
         self._keys = job_keys(order.encryption, self.places) if order.encryption.is_on else {}
-        return order.program.specs(self.places, options, {}, None, dict(self._hosts.environment))
+        return hosts_specs(order.program, self._hosts, self.places, options, None)
 
     def _job(self, specs: list[ProcessSpec], more: dict[str, Any]) -> Job:
         return RemoteJob(specs, self._hosts, self._keys, **more)

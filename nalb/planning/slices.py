@@ -59,6 +59,7 @@ PROBE_PART = 150
 RAMP_PART = 4  # a small slice is this fraction (1/4) of a common one
 RAMP_SLICES = 4  # small slices per server at either end; in front the probes, about as small, are counted in
 RAMP_LIMIT = 4  # a row has small slices where both ends together take at most this fraction (1/4) of it
+LEAST_SLICE_BYTES = 256  # that may be asked for: smaller slices of a model would need more keys than MXNet has
 LOW_SLICE_BYTES = 4096  # in smaller slices a message would be mostly headers
 MAX_SLICE_ELEMENTS = (
     999_999  # stock ps-lite routes arrays below MXNET_KVSTORE_BIGARRAY_BOUND (default 10^6) by their key

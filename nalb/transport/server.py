@@ -6,8 +6,9 @@ A second thread writes the file of events. The first one also answers signs of l
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 from types import TracebackType
 
@@ -38,6 +39,7 @@ from nalb.transport.observer_door import ObserverDoor
 
 LAST_WORDS_MS = 2000  # the time that an Abort may take to leave
 LAST_EVENTS_S = 5.0  # for the disk to take them; the launcher waits 7 s for the coordinator once all have left
+DECIDE_PART = 0.75  # of the silence that processes allow: the rest is as old as what they heard last may be
 LEFT_CHECK_S = 0.5  # between two looks at whether the thread, which ends with an aborted job, lives
 
 
@@ -59,7 +61,7 @@ class CoordinatorThread:
             new_coordinator,
             settings,
             predictor=predictor,
-            schemes=schemes,
+            schemes={name: timed(scheme, settings) for name, scheme in schemes.items()},
             estimators=estimators,
             new_routing=new_routing,
             plane=plane,
@@ -114,7 +116,7 @@ class CoordinatorThread:
             talks = Conversations(router)
             try:
                 self._serve(router, talks, door, state, log, members)
-            except Exception as error:
+            except BaseException as error:  # such as a KeyboardInterrupt that a user's scheme raises
                 self._abort(state, error)
                 flush(talks, state, None, door)
             try:  # only now, since an Abort must not wait for a disk
@@ -127,7 +129,7 @@ class CoordinatorThread:
         if verdict is not None:  # the sockets are closed, so every Abort has left
             die(verdict)
 
-    def _abort(self, state: Coordinator, error: Exception) -> None:
+    def _abort(self, state: Coordinator, error: BaseException) -> None:
         why = str(error) if isinstance(error, NalbError) else f"failed as coordinator: {type(error).__name__}: {error}"
         node = self._settings.node
         state.abort(Failure(cause=Cause.COORDINATOR, detail=why, role="scheduler", node=node), time.monotonic())
@@ -167,6 +169,31 @@ class CoordinatorThread:
             flush(talks, state, log, door)
             if state.have_all_left:
                 self._have_left.set()
+
+
+def timed(scheme: Scheme, settings: Settings) -> Scheme:
+    """A user's own scheme, whose `decide` ends this process before others take it for dead, as nobody answers them meanwhile."""
+    if not scheme.place or scheme.decide is None:
+        return scheme
+    limit_s = DECIDE_PART * settings.silence_s
+    why = (
+        f"scheme {scheme.name} has not decided within {limit_s:g} s ({scheme.place}), and nobody hears from the coordinator "
+        "meanwhile: make its decide faster, or give the job a longer --deadline-s"
+    )
+    failure = Failure(cause=Cause.COORDINATOR, detail=why, role="scheduler", node=settings.node)
+    return replace(scheme, decide=_ends_process(limit_s, failure)(scheme.decide))
+
+
+@contextmanager
+def _ends_process(limit_s: float, failure: Failure) -> Iterator[None]:
+    """A context, or a decorator, that ends this process if it lasts longer than limit_s."""
+    alarm = threading.Timer(limit_s, die, (failure, InputError.exit_code))
+    alarm.daemon = True
+    alarm.start()
+    try:
+        yield
+    finally:
+        alarm.cancel()
 
 
 def receive_signed(router: "zmq.Socket[bytes]", members: dict[str, str]) -> tuple[list[bytes], str | None]:

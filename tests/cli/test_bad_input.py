@@ -73,6 +73,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("compare --local 2 --batch-total 0 -- true", "--batch-total 0: give 1 sample or more"),
         ("compare --local 2 --batching lb-bsp -- true", "leave them or the command out"),
         (f"compare {LOCAL} --schemes stok -- true", "unknown scheme 'stok': did you mean 'stock'? choose of auto"),
+        (f"compare {LOCAL} --schemes exact,,average -- true", "name at least one, each once, with a comma between two"),
         (f"compare {LOCAL} --schemes oracle -- true", "--schemes oracle needs the rates of a network file"),
         (f"compare {LOCAL} --schemes p3 -- true", "--schemes: 'p3' runs replays only"),
         (f"compare {LOCAL} --schemes exact+int8 -- true", "fewer bytes need the plane for PyTorch"),

@@ -13,6 +13,8 @@ import termios
 import time
 
 import pytest
+from rich.markup import escape
+from rich.table import Table
 
 from nalb.compare.progress import Lines, Runs, TimeLeft, show_table
 from nalb.events import IterationEvent
@@ -112,6 +114,11 @@ def test_schemes_that_run_in_one_go_have_a_line_for_each_iteration(capsys: pytes
         "exact, iteration 1 of 2: 3.00 s, 2.00 x bound",
         "exact, iteration 2 of 2: 3.00 s, 1.50 x bound",
     ]
+
+
+def test_a_name_between_colons_is_no_emoji(capsys: pytest.CaptureFixture[str]):
+    show_table(Table(escape("own:ROCKET:"), title=escape("own:KEY:")))
+    assert {"own:ROCKET:", "own:KEY:"} <= set(re.findall(r"[\w:]+", capsys.readouterr().out))
 
 
 def test_one_scheme_takes_no_turns(capsys: pytest.CaptureFixture[str]):

@@ -10,7 +10,10 @@ import pytest
 
 from nalb.errors import InputError
 from nalb.launch.hosts import load_hosts
+from nalb.launch.ranks import torch_program
 from nalb.launch.ssh import remote_command, ssh_argv
+from nalb.launch.venue import hosts_specs
+from nalb.options import JobOptions
 from nalb.process.own_program import own_argv
 
 TWO = """
@@ -161,6 +164,34 @@ def test_a_variable_that_is_no_text_is_named(tmp_path: Path, value: str) -> None
         InputError, match=r"hosts\.toml: defaults\.environment\.OMP_NUM_THREADS.*: give a text, in quotes$"
     ):
         load_hosts(write(tmp_path, text))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "is_mistake"),
+    [
+        ("NALB_SCHEME", "average", True),  # --scheme, and each of --schemes
+        ("NALB_SCHEME", "exact", False),
+        ("MASTER_PORT", "5", True),
+        ("RANK", "1", True),
+        ("NALB_NODE", "z", True),
+        ("NALB_SAMPLES", "samples.jsonl", False),
+        ("NALB_STARTUP_S", "300", False),
+        ("OMP_NUM_THREADS", "3", False),
+        ("MALLOC_ARENA_MAX", "3", False),
+    ],
+)
+def test_the_file_sets_no_variable_otherwise_than_nalb(tmp_path: Path, name: str, value: str, is_mistake: bool) -> None:
+    text = "[defaults.environment]\n" + f"{name} = '{value}'\n[[hosts]]\nname = 'a'\naddress = '127.0.0.1'\n"
+    hosts = load_hosts(write(tmp_path, text))
+    options = JobOptions(root_port=9091, scheme="exact", batching="lb-bsp")
+    program = torch_program(["true"])
+    if not is_mistake:
+        assert {spec.environment[name] for spec in hosts_specs(program, hosts, hosts.places(), options, None)} == {
+            value
+        }
+        return
+    with pytest.raises(InputError, match=rf"^hosts file: defaults.environment.{name}: nalb sets .*: leave it out"):
+        hosts_specs(program, hosts, hosts.places(), options, None)
 
 
 def test_a_byte_order_mark_is_no_part_of_the_file(tmp_path: Path) -> None:

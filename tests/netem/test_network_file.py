@@ -219,6 +219,7 @@ BAD = {
         "makes a round trip of 2801 ms: give delays of at most 2800 ms together",
     ),
     "loss above all": (GOOD + "loss_percent = 101", "nodes[1].loss_percent is 101"),
+    "loss of all": (GOOD + "loss_percent = 100", "nodes[1].loss_percent is 100: give a number from 0 to 99 percent"),
     "link from nowhere": (GOOD + LINK.replace('src = "a"', 'src = "z"'), "links[0].src is 'z', which is no node"),
     "link to nowhere": (GOOD + LINK.replace('dst = "b"', ""), "links[0].dst is missing: give"),
     "link to itself": (GOOD + LINK.replace('dst = "b"', 'dst = "a"'), "links[0].dst is 'a', the same as src"),

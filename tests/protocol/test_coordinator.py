@@ -87,7 +87,7 @@ class Driver:
 
     def done(self, iteration, *workers, took_s=1.0):
         for worker in workers or ("w0", "w1"):
-            self.say(worker, m.Done(iteration, took_s, 1.5, 0.1, 5.0, 6.0))
+            self.say(worker, m.Done(iteration, took_s, 1.5, 0.1, 0.5, 6.0))  # all that servers report came since
         self.collected()
 
     def collected(self):
@@ -570,6 +570,20 @@ def test_a_held_job_runs_what_observers_ask_and_then_finishes():
     assert [told.event.scheme for told in driver.sent["watcher"] if isinstance(told.event, BlockEvent)] == ["average"]
     driver.say("watcher", wire.EndJob())
     assert driver.count("w0", m.Finish) == driver.count("w1", m.Finish) == 1
+
+
+def test_an_iteration_ends_for_every_worker_though_none_has_reported():
+    """A short iteration is over before the first report. The workers' clocks differ from each other."""
+    driver = Driver()
+    driver.start()
+    driver.now_s = 7.0
+    driver.say("w0", m.Done(0, 1.0, 1.5, 0.1, 105.0, 106.0))
+    driver.now_s = 8.0
+    driver.say("w1", m.Done(0, 1.0, 1.5, 0.1, 45.0, 46.0))
+    driver.collected()
+    (iteration,) = (event for event in driver.state.events if isinstance(event, IterationEvent))
+    assert iteration.finished_s == {"n0": 7.0, "n1": 8.0}
+    assert iteration.started_s == {"n0": 6.0, "n1": 7.0}
 
 
 def test_a_new_registration_begins_a_new_layout():

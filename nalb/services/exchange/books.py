@@ -44,7 +44,7 @@ class IterationBooks:
         if decision.is_measured:
             shared_uplinks = self._judge(iteration, samples, took_s, iteration_s)
         else:
-            ended_s = min(now_s, max(finished_s.values(), default=now_s))  # workers may have told of it later
+            ended_s = min(now_s, max(finished_s.values()))  # workers may have told of it later
             self.planner.note_unmeasured(iteration_s)
             for server in self.progress.servers:
                 server.cpu_s = math.nan  # nobody asked servers, so the last value is from before the iteration

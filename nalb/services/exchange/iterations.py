@@ -124,6 +124,7 @@ class Iterations:
 
     def done(self, process: Process, message: m.Done, now_s: float) -> Failure | None:
         """A worker has its sums."""
+        self._collector.align(process, message.finished_s, now_s)
         one = self._progress.of(process)
         if message.iteration <= one.finished:
             return None  # a repetition

@@ -3,7 +3,6 @@
 This is done once per iteration for all reports: a thousand processes send ten rows each, or twenty processes some thousand.
 """
 
-import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import chain
@@ -15,6 +14,7 @@ import numpy as np
 from nalb.events import DoubtEvent
 from nalb.measurement.samples import CHECKED, ClockAlignment, Fault, Floats, Ints, Samples, check, samples_of
 from nalb.protocol import wire
+from nalb.protocol.participant import Process
 from nalb.services.exchange.progress import JobProgress, ProcessProgress, Reported
 
 STALE_S = 60.0  # by so much a sample may be older than the plan: it is of new slots, or of sums without a plan
@@ -38,11 +38,14 @@ class SampleCollector:
 
     def collect(self, one: ProcessProgress, report: wire.Report, released_s: float | None, now_s: float) -> None:
         """Take in a report. Its samples are of the iteration whose plan went out at released_s; None: no plan is out."""
-        name = one.process.name
-        self._clock.observe_stamp(name, report.sent_s, now_s)
+        self.align(one.process, report.sent_s, now_s)
         if report.samples and released_s is not None:
-            shift_s, early_s = self._clock.offset_s[name], released_s - STALE_S
+            shift_s, early_s = self._clock.offset_s[one.process.name], released_s - STALE_S
             one.reports.append(Reported(report.samples, shift_s, early_s, now_s + CLOCK_S))
+
+    def align(self, process: Process, moment_s: float, now_s: float) -> None:
+        """A message that came in at now_s tells a moment before it on the process's clock. Each Done and Report tells one."""
+        self._clock.observe_stamp(process.name, moment_s, now_s)
 
     def forget(self, iteration: int, silence_s: float) -> None:
         """Drop the samples that came before any worker began the iteration. They are of sums without a plan, perhaps for days.
@@ -59,7 +62,7 @@ class SampleCollector:
     def samples(self, most_bytes: Callable[[int], Floats], now_s: float) -> Samples:
         """The iteration's samples. A process that has reported what cannot be is not believed, and is named once."""
         reporters = list(self._progress)
-        since_s = min(self.aligned("started_s").values(), default=-math.inf) - CLOCK_S
+        since_s = min(self.aligned("started_s").values()) - CLOCK_S
         samples, faults = collect(reporters, self._node_of_peer, since_s, most_bytes)
         for (place, fault), count in sorted(faults.items(), key=lambda one: (one[0][0], one[0][1].value)):
             process = reporters[place].process
@@ -71,11 +74,8 @@ class SampleCollector:
 
     def aligned(self, moment: str) -> dict[str, float]:
         """When a moment of the iteration was for each worker, by node, on our clock. moment: a field of Done."""
-        clock = self._clock
-        told = [
-            (one, getattr(one.done, moment)) for one in self._progress.workers if one.process.name in clock.offset_s
-        ]
-        return {one.node: clock.to_common_s(one.process.name, at_s) for one, at_s in told if at_s is not None}
+        told = [(one, getattr(one.done, moment)) for one in self._progress.workers]
+        return {one.node: self._clock.to_common_s(one.process.name, at_s) for one, at_s in told if at_s is not None}
 
     def compute_spread_s(self) -> float:
         """The time from when the first worker had computed to when the last one had; 0 where that is not known."""
