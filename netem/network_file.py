@@ -131,7 +131,7 @@ class Link(Struct, frozen=True, forbid_unknown_fields=True):
     mbps: Mbps  # cap of src -> dst
     delay_ms: DelayMs = 0.0  # added to src's own delay
     jitter_ms: DelayMs = 0.0  # added to src's own jitter
-    loss_percent: LossPercent = 0.0  # on top of src's own loss
+    loss_percent: Percent = 0.0  # on top of src's own loss
     reorder_percent: Percent = 0.0  # on top of src's own reordering
 
     def __post_init__(self) -> None:

@@ -45,7 +45,13 @@ class Computing(NamedTuple):
 
 
 OnComputed = Callable[[Computing], None]
-WAITS = ("MXNDArraySyncCopyToCPU", "MXNDArrayWaitToRead", "MXNDArrayWaitToWrite", "MXNDArrayWaitAll")
+WAITS = (
+    "MXNDArraySyncCopyFromCPU",
+    "MXNDArraySyncCopyToCPU",
+    "MXNDArrayWaitToRead",
+    "MXNDArrayWaitToWrite",
+    "MXNDArrayWaitAll",
+)
 
 
 class _Waited(threading.local):

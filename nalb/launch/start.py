@@ -73,7 +73,8 @@ def launch(request: LaunchRequest, around: Callable[[Path], AbstractContextManag
     places = where.nodes()
     policy = RestartPolicy(request.max_restarts, request.min_nodes, None)
     policy.check(len(places))
-    check_workers(request.options, sum(place.is_worker for place in places))
+    one = request.one_node  # whose places are its own alone
+    check_workers(request.options, one.nodes if one else sum(place.is_worker for place in places))
     _check_restarts(request, hosts, sum(not place.is_worker for place in places))
     run_dir = make_run_dir(request.out)
     job = as_text(f"nalb launch (process {os.getpid()} on {socket.gethostname()}, run directory {run_dir})")

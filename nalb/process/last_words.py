@@ -50,7 +50,7 @@ def say(failure: Failure) -> None:
 
 def line_of(failure: Failure) -> str:
     """The line for people that says why a process ends."""
-    return f"nalb: {render(failure)}"
+    return f"nalb: {render(carried(failure))}"
 
 
 def tell_launcher(failure: Failure) -> None:

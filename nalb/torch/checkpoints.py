@@ -135,11 +135,11 @@ class Checkpoints:
 
     def _write(self, progress: Progress) -> None:
         states = [part.state_dict() for part in self._parts]
-        file = _saved(states)
-        if not _is_readable(file):
+        if (file := _saved(states)) is None:
             named = (_odd_one(state, type(part).__name__) for part, state in zip(self._parts, states, strict=True))
+            odd = next(filter(None, named), "these states")
             raise CheckpointError(
-                f"a checkpoint cannot hold {next(filter(None, named))}: give tensors, numbers and texts, or allow its type by "
+                f"a checkpoint cannot hold {odd}: give tensors, numbers and texts, or allow its type by "
                 "torch.serialization.add_safe_globals",
                 progress.iteration,
             )
@@ -210,33 +210,34 @@ class _Pickle:
         """Writes NumPy's numbers and texts as Python's own."""
 
         def save(self, obj: Any, save_persistent_id: bool = True) -> None:
-            own = obj.item() if isinstance(obj, np.generic) else obj
+            own = (
+                obj.item() if isinstance(obj, np.generic) and obj.dtype.kind not in "mM" else obj
+            )  # a time's item is an int
             super().save(own, save_persistent_id)  # type: ignore[misc]
 
 
-def _saved(value: Any) -> io.BytesIO:
+def _saved(value: Any) -> io.BytesIO | None:
+    """The value as torch.save writes it; None where torch would not read that with weights_only=True."""
     file = io.BytesIO()
-    torch.save(value, file, pickle_module=_Pickle)
-    return file
-
-
-def _is_readable(file: io.BytesIO) -> bool:
-    """Whether torch reads the file with weights_only=True. For device meta it skips tensors' values, which takes milliseconds."""
-    for device in ("meta", "cpu"):
+    try:
+        torch.save(value, file, pickle_module=_Pickle)
+    except (pickle.PicklingError, AttributeError, TypeError):  # pickle cannot hold it
+        return None
+    for device in ("meta", "cpu"):  # for meta torch skips tensors' values, but meta lacks some layouts
         file.seek(0)
         try:
             torch.load(file, map_location=device, weights_only=True)
-            return True
+            return file
         except pickle.UnpicklingError:
-            return False
-        except RuntimeError:  # device meta lacks some layouts, such as quantized tensors
+            return None
+        except Exception:  # such as that of a class's own code
             continue
-    return False
+    return None
 
 
 def _odd_one(value: Any, name: str) -> str | None:
-    """Name what cannot be read back, this value or one in it, for people; None: all can."""
-    if _is_readable(_saved(value)):
+    """Name what cannot be read back, this value or one in it, for people; None: all can be."""
+    if _saved(value) is not None:
         return None
     pairs = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list | tuple) else ()
     inner = (_odd_one(one, f"{name}[{key!r}]") for key, one in pairs)

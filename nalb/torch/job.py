@@ -9,6 +9,7 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent import futures
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from time import monotonic, sleep
@@ -89,8 +90,10 @@ class TorchJob:
     def leave(self, failed: str | None = None) -> None:
         """Leave the job. failed: why the script ends, where it waits for no other rank."""
         if self.front is not None:
-            if failed is not None and any(one.has_lost_one() for one in self._gloo):
-                self.front.await_error()  # gloo's error names no rank, and hides which one ended first
+            if failed is not None and self.front.ends_script:
+                with suppress(OSError):  # this process has no descriptor left
+                    if any(one.has_lost_one() for one in self._gloo):
+                        self.front.await_error()  # gloo's error names no rank, and hides which one ended first
             self.front.close(failed)
         if self.machine is not None:
             self.machine.close()

@@ -22,7 +22,7 @@ def add_up(front: Front, tensor: torch.Tensor, by_gloo: Callable[[], dist.Work])
             return _on_gpu(tensor, way) if tensor.is_cuda else _on_cpu(tensor, way)
     except JobFailed as error:  # raised here within a backward pass, it would leave DDP in disorder
         work = SumWork(tensor)
-        work.complete(error.with_traceback(None))  # whose frames have the work: a cycle
+        work.complete(error)
         return work
     by_ring = by_gloo()
     if isinstance(way, RingSum):

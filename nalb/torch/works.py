@@ -41,7 +41,7 @@ class SumWork(dist._Work):  # type: ignore[misc]
         with self._lock:
             if self._is_done.is_set():
                 return
-            self._error = error
+            self._error = error and error.with_traceback(None)  # whose frames may have this work: a cycle
             self._is_done.set()
         # what follows in a stream waits for what was queued in the stream of this thread
         stream = torch.cuda.current_stream(self._tensor.device) if self._tensor.is_cuda else None
@@ -57,7 +57,7 @@ class SumWork(dist._Work):  # type: ignore[misc]
 
     def _value(self, _: "torch.futures.Future[list[torch.Tensor]]") -> list[torch.Tensor]:
         if self._error is not None:
-            raise self._error
+            raise copy(self._error)
         return [self._tensor]
 
     def wait(self, timeout: timedelta | None = None) -> bool:

@@ -3,6 +3,7 @@
 import time
 
 import mxnet as mx
+import numpy as np
 from mxnet import nd
 
 from kvstore_patch.gluon.compute_clock import ComputeClock
@@ -23,16 +24,19 @@ class SlowProperties(mx.operator.CustomOpProp):
         return Slow()
 
 
-def elapsed_s(clock, reads):
+def elapsed_s(clock, does):
     """What is reported of a batch that takes LOAD_S to load during an update that takes UPDATE_S."""
     reported = []
-    weight = nd.Custom(nd.ones((1,)), op_type="slow")
+    data = nd.ones((1,))
+    weight = nd.Custom(data, op_type="slow")
     clock.parameters([weight])
     clock.begin()
     time.sleep(LOAD_S)
     gradient = weight * 2
-    if reads:
+    if does == "reads":
         gradient.asnumpy()
+    if does == "refills":
+        data[:] = np.ones(1)
     clock.gradients([gradient], lambda computing: reported.append(computing.elapsed_s))
     clock.settle()
     return reported[0]
@@ -40,9 +44,9 @@ def elapsed_s(clock, reads):
 
 def main():
     clock = ComputeClock()
-    for reads in (False, True, False):
-        took_s = elapsed_s(clock, reads)
-        assert LOAD_S <= took_s < UPDATE_S / 2, f"reads {reads}: {took_s:.3f} s reported"
+    for does in ("", "reads", "refills", ""):
+        took_s = elapsed_s(clock, does)
+        assert LOAD_S <= took_s < UPDATE_S / 2, f"{does}: {took_s:.3f} s reported"
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Checkpoints of one process of PyTorch; a job's are in tests/launch/test_torch_checkpoints.py."""
 
 from pathlib import Path
+from threading import Lock
 
 import numpy as np
 import pytest
@@ -110,10 +111,12 @@ class Kept:
         self.value = state["past"][1]["last"]  # type: ignore[index]
 
 
-def test_what_could_not_be_read_back_is_not_written(tmp_path: Path) -> None:
+@pytest.mark.parametrize("value", [np.ones(2), np.datetime64(1, "ns"), Lock()], ids=lambda one: type(one).__name__)
+def test_what_could_not_be_read_back_is_not_written(tmp_path: Path, value: object) -> None:
     Training(tmp_path, others=[Kept(1)]).go_on(3)
-    odd = Training(tmp_path, others=[Kept(np.ones(2))]).checkpoints
-    with pytest.raises(CheckpointError, match=r"cannot hold Kept\['past'\]\[1\]\['last'\] \(ndarray\): give") as caught:
+    odd = Training(tmp_path, others=[Kept(value)]).checkpoints
+    where = rf"cannot hold Kept\['past'\]\[1\]\['last'\] \({type(value).__name__}\): give"
+    with pytest.raises(CheckpointError, match=where) as caught:
         odd.save(Progress(4))
     assert caught.value.writing == 4
     assert [path.name for path in tmp_path.glob("*.nalb")] == [folders.file_name(3)]
