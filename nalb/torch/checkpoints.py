@@ -24,8 +24,9 @@ checkpoint that is written or restored: the numbers drawn after it are the same 
 
 import io
 import logging
-import pickle
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from copy import copy
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -134,7 +135,7 @@ class Checkpoints:
         return None if job is None else job.front
 
     def _write(self, progress: Progress) -> None:
-        states = [part.state_dict() for part in self._parts]
+        states = [_with_own_numbers(part.state_dict()) for part in self._parts]
         if (file := _saved(states)) is None:
             named = (_odd_one(state, type(part).__name__) for part, state in zip(self._parts, states, strict=True))
             odd = next(filter(None, named), "these states")
@@ -164,16 +165,18 @@ class Checkpoints:
         self._keeper.check(checkpoint, optimizer=(checkpoint.optimizer.kind, self._kind))
         if STATES not in checkpoint.arrays:
             raise CheckpointError(f"checkpoint {name} is of an MXNet training: use another folder")
+        file = io.BytesIO(checkpoint.arrays[STATES].tobytes())
         try:
-            states = torch.load(io.BytesIO(checkpoint.arrays[STATES].tobytes()), map_location="cpu", weights_only=True)
-            for part, state in zip(self._parts, states, strict=True):
-                part.load_state_dict(state)
-        except pickle.UnpicklingError:
+            states = torch.load(file, map_location="cpu", weights_only=True)
+        except Exception:  # the file is whole: its digest says so
             raise CheckpointError(
                 f"checkpoint {name} holds types that torch does not read with weights_only=True: use another folder, or allow "
                 "them by torch.serialization.add_safe_globals"
             ) from None
-        except Exception as error:  # of torch's reader, or of any part's load_state_dict, which may be the script's own
+        try:
+            for part, state in zip(self._parts, states, strict=True):
+                part.load_state_dict(state)
+        except Exception as error:  # of any part's load_state_dict, which may be the script's own
             why = one_line(error).rstrip(".")
             raise CheckpointError(f"checkpoint {name} is of another training ({why}): use another folder") from None
 
@@ -203,35 +206,34 @@ class Checkpoints:
         self._keeper.claim("master", "MASTER_ADDR", "MASTER_PORT")
 
 
-class _Pickle:
-    """A pickle module for torch.save."""
-
-    class Pickler(pickle._Pickler):  # the one in Python: only its `save` sees every value
-        """Writes NumPy's numbers and texts as Python's own."""
-
-        def save(self, obj: Any, save_persistent_id: bool = True) -> None:
-            own = (
-                obj.item() if isinstance(obj, np.generic) and obj.dtype.kind not in "mM" else obj
-            )  # a time's item is an int
-            super().save(own, save_persistent_id)  # type: ignore[misc]
+def _with_own_numbers(value: Any) -> Any:
+    """The state with Python's own numbers in place of NumPy's. Times stay: `item` would make some of them whole numbers."""
+    if isinstance(value, np.generic) and value.dtype.kind not in "mM":
+        return value.item()
+    if type(value) in (list, tuple):
+        return type(value)(map(_with_own_numbers, value))
+    if not isinstance(value, dict):
+        return value
+    whole = copy(value)  # with its attributes: a module's state has its version there
+    whole.clear()
+    whole.update((_with_own_numbers(key), _with_own_numbers(one)) for key, one in value.items())
+    return whole
 
 
 def _saved(value: Any) -> io.BytesIO | None:
     """The value as torch.save writes it; None where torch would not read that with weights_only=True."""
     file = io.BytesIO()
     try:
-        torch.save(value, file, pickle_module=_Pickle)
-    except (pickle.PicklingError, AttributeError, TypeError):  # pickle cannot hold it
+        torch.save(value, file)
+    except MemoryError:
+        raise
+    except Exception:  # some values cannot be pickled
         return None
     for device in ("meta", "cpu"):  # for meta torch skips tensors' values, but meta lacks some layouts
         file.seek(0)
-        try:
+        with suppress(Exception):
             torch.load(file, map_location=device, weights_only=True)
             return file
-        except pickle.UnpicklingError:
-            return None
-        except Exception:  # such as that of a class's own code
-            continue
     return None
 
 

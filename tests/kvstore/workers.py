@@ -2,6 +2,7 @@
 
 import ctypes
 import gc
+import os
 import sys
 import time
 
@@ -639,7 +640,8 @@ def symbolic():
     ours, alone = fitted([RANK], "nalb", RANK), fitted(range(COUNT), None, 0)
     for name, weights in alone.items():
         np.testing.assert_allclose(ours[name].asnumpy(), weights.asnumpy(), rtol=1e-4, atol=1e-6)
-    refused(lambda: fitted([RANK], "nalb", RANK, "sgld", learning_rate=0.1), "SGLD draws random numbers")
+    if os.environ["NALB_SCHEME"] != "stock":  # whose servers draw for all
+        refused(lambda: fitted([RANK], "nalb", RANK, "sgld", learning_rate=0.1), "SGLD draws random numbers")
 
 
 LAYERS = 4

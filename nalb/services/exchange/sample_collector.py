@@ -74,7 +74,7 @@ class SampleCollector:
 
     def aligned(self, moment: str) -> dict[str, float]:
         """When a moment of the iteration was for each worker, by node, on our clock. moment: a field of Done."""
-        told = [(one, getattr(one.done, moment)) for one in self._progress.workers]
+        told = [(one, getattr(one.done, moment)) for one in self._progress.workers if one.done is not None]
         return {one.node: self._clock.to_common_s(one.process.name, at_s) for one, at_s in told if at_s is not None}
 
     def compute_spread_s(self) -> float:
