@@ -584,7 +584,6 @@ def stale_gradients():
 
 def forks():
     """Rank 0 forks amid an exchange: other threads run meanwhile, or no sign of life would go out; children end by themselves."""
-    import os
     import threading
     import time
     from pathlib import Path
