@@ -65,7 +65,8 @@ class Variant:
 
 def parse_variants(words: Sequence[str], peers: Sequence[str] = ()) -> list[Variant]:
     """Parse the words of --schemes, also for the user's own schemes. `peers`: as in parse_variant. Raises InputError."""
-    matches = [None if word in own_names(SCHEME_GROUP) else _WORD.fullmatch(word) for word in words]
+    own = own_names(SCHEME_GROUP)
+    matches = [None if word in own else _WORD.fullmatch(word) for word in words]
     names = [match["scheme"] if match else word for word, match in zip(words, matches, strict=True)]
     schemes = schemes_with([name for name in names if name not in (*SCHEMES, *peers) and is_own(name, SCHEME_GROUP)])
     return [parse_variant(word, schemes, peers) for word in words]

@@ -101,16 +101,27 @@ def test_datagrams_show_the_rate_of_a_way(name: str):
         assert measured.configured_mbps == pytest.approx(20, rel=0.02), "half of it may have been lost on the way"
 
 
+@contextmanager
+def datagrams_to_b(emulation, limit_s: float):
+    """UDP sockets: one in a's namespace to send, and one in b's that waits at most limit_s for a packet."""
+
+    def new_socket() -> socket.socket:
+        return socket.socket(type=socket.SOCK_DGRAM)
+
+    with (
+        namespaces.inside(emulation.namespace("a"), new_socket) as sender,
+        namespaces.inside(emulation.namespace("b"), new_socket) as receiver,
+    ):
+        receiver.bind((emulation.address("b"), 0))
+        receiver.settimeout(limit_s)
+        yield sender, receiver
+
+
 def test_a_full_queue_holds_what_the_file_says(name: str):
     """Of many datagrams sent at once, what the bucket lets through and what the queue holds arrives."""
     with network_up(network_of(name, TWO_NODES)) as emulation:
         emulation.set_rates({"a": (1, 80)})
-        with (
-            namespaces.inside(emulation.namespace("b"), lambda: socket.socket(type=socket.SOCK_DGRAM)) as receiver,
-            namespaces.inside(emulation.namespace("a"), lambda: socket.socket(type=socket.SOCK_DGRAM)) as sender,
-        ):
-            receiver.bind((emulation.address("b"), 0))
-            receiver.settimeout(1.0)  # one takes 12 ms
+        with datagrams_to_b(emulation, 1.0) as (sender, receiver):  # a packet takes 12 ms
             for _ in range(60):
                 sender.sendto(bytes(1472), receiver.getsockname())
             arrived = 0
@@ -167,12 +178,7 @@ def test_a_change_keeps_the_packets_that_wait(name: str):
     """UDP has no second try: what is lost stays lost."""
     with network_up(network_of(name, TWO_NODES)) as emulation:
         emulation.set_rates({"a": (1, 80)})
-        with (
-            namespaces.inside(emulation.namespace("b"), lambda: socket.socket(type=socket.SOCK_DGRAM)) as receiver,
-            namespaces.inside(emulation.namespace("a"), lambda: socket.socket(type=socket.SOCK_DGRAM)) as sender,
-        ):
-            receiver.bind((emulation.address("b"), 0))
-            receiver.settimeout(10)
+        with datagrams_to_b(emulation, 10) as (sender, receiver):
             for number in range(8):  # 8 frames of 1,242 bytes: 80 ms at 1 Mbit/s, so most of them wait
                 sender.sendto(bytes([number]) * 1200, receiver.getsockname())
             emulation.set_rates({"a": (50, 80)})
