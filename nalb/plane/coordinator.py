@@ -55,7 +55,10 @@ def serve(settings: Settings, has_ring: bool, is_alone: bool) -> None:
         if is_alone:
             coordinator.wait()
             return
-        print(coordinator.port, flush=True)
+        try:
+            os.write(sys.stdout.fileno(), f"{coordinator.port}\n".encode())
+        except BrokenPipeError:  # its agent has ended, and nobody else knows of this port
+            return
         if os.read(0, len(END)) != END:
             time.sleep(settings.deadline_s)
 
