@@ -7,8 +7,9 @@ from hypothesis import settings
 
 from tests.networks import skip_without_networks
 
-settings.register_profile("untimed", deadline=None)  # how long a test takes says as much of the machine
-settings.load_profile("untimed")
+# The same input on every run and machine. How long a test takes says as much of the machine.
+settings.register_profile("repeatable", derandomize=True, deadline=None)
+settings.load_profile("repeatable")
 
 
 def pytest_configure() -> None:
