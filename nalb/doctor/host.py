@@ -5,7 +5,7 @@ import ipaddress
 import os
 import resource
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -16,14 +16,18 @@ PORTS = (9091, 9092)  # ps-lite's customary root port, and the coordinator's nex
 PROCESS_BYTES = 150e6  # a process with mxnet imported and a small model
 SMALLEST_JOB = 7  # scheduler, three servers, three workers: the least that has something to balance
 FILES = 1024  # a ps-lite process opens a few sockets per peer, and more than this in jobs of about 100 processes
+EVERY_ADDRESS = "0.0.0.0"  # at which PyTorch's store listens
 ROUTES = Path("/proc/net/route")
 ROUTE_UP = 0x1
 
 Addresses = Mapping[str, list[str]]  # interface -> IPv4 addresses
 
 
-def check_ports(host: str = "127.0.0.1", ports: tuple[int, ...] = PORTS) -> list[Finding]:
-    """Check the ports that --hosts jobs use by custom; local and emulated jobs find free ones themselves."""
+def check_ports(host: str = "127.0.0.1", ports: Sequence[int] = PORTS, needed: bool = False) -> list[Finding]:
+    """Check the ports that --hosts jobs use by custom; local and emulated jobs find free ones themselves.
+
+    needed: whether a --hosts job is to use these.
+    """
     busy = []
     for port in ports:
         with socket.socket() as probe:
@@ -33,9 +37,9 @@ def check_ports(host: str = "127.0.0.1", ports: tuple[int, ...] = PORTS) -> list
             except OSError as error:
                 busy.append(f"{port} ({'in use' if error.errno == errno.EADDRINUSE else error.strerror})")
     if busy:
-        advice = "end what uses them, or give the hosts file another port; --local and --network are not affected"
-        return [Finding("ports", "warn", f"not free on {host}: {', '.join(busy)}", advice)]
-    return [Finding("ports", "ok", f"{' and '.join(map(str, ports))} are free on {host}")]
+        advice = "end what uses them, or give the hosts file another root_port; --local and --network are not affected"
+        return [Finding("ports", "FAIL" if needed else "warn", f"not free on {host}: {', '.join(busy)}", advice)]
+    return [Finding("ports", "ok", f"free on {host}: {', '.join(map(str, ports))}")]
 
 
 def local_addresses() -> dict[str, list[str]]:
@@ -69,8 +73,7 @@ def check_address(
         holders = [interface for interface, own in here.items() if wanted in own]
         if holders:
             return [Finding(name, "ok", f"{wanted} on {holders[0]}, from DMLC_NODE_HOST")]
-        known = ", ".join(sorted(address for own in here.values() for address in own)) or "none"
-        advice = f"unset it, or set it to one of this machine's addresses: {known}"
+        advice = f"unset it, or set it to one of this machine's addresses: {_listed(here)}"
         return [Finding(name, "FAIL", f"DMLC_NODE_HOST={wanted!r} is no address of this machine", advice)]
     chosen = environ.get("DMLC_INTERFACE")
     interface = chosen or interface_of_route()
@@ -81,8 +84,23 @@ def check_address(
     if own and not ipaddress.ip_address(own[0]).is_loopback:
         source = "DMLC_INTERFACE" if chosen else "the default route"
         return [Finding(name, "ok", f"{own[0]} on {interface}, by {source}")]
-    advice = "fine for --local and --network; for --hosts bring an interface up, or set DMLC_NODE_HOST to its address"
+    advice = (
+        "fine for --local and --network; for other jobs bring an interface up, or set DMLC_NODE_HOST to its address"
+    )
     return [Finding(name, "warn", "no default route with an IPv4 address: only this machine can reach it", advice)]
+
+
+def check_told_address(told: str, addresses: Callable[[], Addresses] = local_addresses) -> list[Finding]:
+    """Check the IPv4 address at which the other nodes reach this one by their hosts file."""
+    here = addresses()
+    if ipaddress.ip_address(told).is_loopback or any(told in own for own in here.values()):
+        return [Finding("announced address", "ok", f"{told}, from the hosts file")]
+    advice = f"give the hosts file one of this machine's addresses: {_listed(here)}"
+    return [Finding("announced address", "FAIL", f"{told} in the hosts file is no address of this machine", advice)]
+
+
+def _listed(addresses: Addresses) -> str:
+    return ", ".join(sorted(address for own in addresses.values() for address in own)) or "none"
 
 
 def check_memory(available_bytes: Callable[[], float] = lambda: psutil.virtual_memory().available) -> list[Finding]:

@@ -46,7 +46,7 @@ LOOK_S = 0.05  # between looks at those that log in
 ALIVE_INTERVAL_S, ALIVE_COUNT = 1, 8
 CONNECTION_LOST = 255  # ssh's exit code where its connection fails
 NO_FOLDER = 120  # the exit code of remote_command where the host's directory is not there
-NO_PROGRAM = (126, 127)  # a shell's exit codes where a program cannot be run, or is not there
+NOT_EXECUTABLE, NO_PROGRAM = 126, 127  # a shell's exit codes where it may not execute a program, or where none is there
 FOR_SSH = ("HOME", "USER", "LOGNAME", "PATH", "SSH_AUTH_SOCK", "KRB5CCNAME", "TMPDIR")
 
 
@@ -132,7 +132,9 @@ def why_no_answer(host: Host, code: int) -> str:
         return f"ssh to {host.address} failed"
     if code == NO_FOLDER:
         return f"{host.address} has no directory {host.directory!r}: correct `directory` in the hosts file"
-    if code in NO_PROGRAM:
+    if code == NOT_EXECUTABLE:
+        return f"the login at {host.address} may not execute {host.python!r}: allow it, or correct `python` in the hosts file"
+    if code == NO_PROGRAM:
         return f"{host.address} has no program {host.python!r}: correct `python` in the hosts file"
     return f"{host.python!r} on {host.address} cannot run nalb: install it there, or correct `python` in the hosts file"
 

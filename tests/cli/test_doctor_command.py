@@ -7,9 +7,11 @@ import shutil
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from nalb.cli import doctor
 from nalb.cli.doctor import checks, report
 from nalb.cli.main import run
 from nalb.doctor import emulation, host, software
@@ -17,6 +19,12 @@ from nalb.doctor.finding import Finding
 from nalb.errors import MachineError
 from netem import namespaces, rootless
 
+ROOT = Path(__file__).resolve().parents[2]
+FAKE_SSH = """#!/bin/sh
+echo Welcome
+for command; do :; done
+PATH=/nowhere PYTHONPATH={root} exec /bin/sh -c "$command"
+"""
 ROUTE_HEAD = "Iface Destination Gateway Flags RefCnt Use Metric Mask MTU Window IRTT\n"
 
 
@@ -65,6 +73,7 @@ def test_every_doubt_comes_with_advice():
         *host.check_address({"DMLC_NODE_HOST": "1.2.3.4"}, lambda: {"lo": ["127.0.0.1"]}),
         *host.check_address({"DMLC_INTERFACE": "eth9"}, lambda: {"lo": ["127.0.0.1"]}),
         *host.check_address({}, lambda: {"lo": ["127.0.0.1"]}, lambda: None),
+        *host.check_told_address("10.0.0.9", lambda: {"eth0": ["10.0.0.2"]}),
         *host.check_memory(lambda: 5e8),
         *host.check_memory(lambda: 1.5e9),
         *host.check_open_files(lambda: 256),
@@ -86,6 +95,8 @@ def test_sound_answers_are_ok():
         *software.check_torch(answering(1), {}, lambda: False),
         *host.check_address({"DMLC_NODE_HOST": "10.0.0.2"}, lambda: {"eth0": ["10.0.0.2"]}),
         *host.check_address({}, lambda: {"eth0": ["10.0.0.2"]}, lambda: "eth0"),
+        *host.check_told_address("10.0.0.2", lambda: {"eth0": ["10.0.0.2"]}),
+        *host.check_told_address("127.0.1.1", lambda: {"eth0": ["10.0.0.2"]}),
         *host.check_memory(lambda: 64e9),
         *host.check_open_files(lambda: 4096),
         *host.check_threads({"OMP_NUM_THREADS": "1"}, 2),
@@ -247,6 +258,101 @@ def test_each_host_of_a_file_is_asked(tmp_path, capsys):
     assert name == "a (127.0.0.1):"
     assert re.fullmatch(r"FAIL ssh +ssh to 127.0.0.1 failed -> .*[Cc]onnection refused", found)
     assert run(["doctor", "--hosts", str(tmp_path / "hosts.toml"), "--json"]) == 2
+
+
+@pytest.fixture
+def hosts_file(tmp_path, monkeypatch):
+    """Writes a hosts file of one host: this machine, whose login prints a line, has this Python, and finds no ssh."""
+    (tmp_path / "ssh").write_text(FAKE_SSH.format(root=ROOT))
+    (tmp_path / "ssh").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+
+    def write(python, root_port=9091):
+        path = tmp_path / "hosts.toml"
+        text = (
+            f"[defaults]\nroot_port = {root_port}\n[[hosts]]\nname = 'a'\naddress = '127.0.0.1'\npython = '{python}'\n"
+        )
+        path.write_text(text)
+        return str(path)
+
+    return write
+
+
+def program(path, text):
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_a_host_is_asked_for_what_its_part_in_the_job_needs(hosts_file, capsys):
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        port = holder.getsockname()[1]
+        assert run(["doctor", "--hosts", hosts_file(sys.executable, port)]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert "Welcome" not in lines
+    assert not [line for line in lines if "ssh client" in line]
+    assert [line for line in lines if re.match(rf"FAIL ports +not free on [0-9.]+: {port} \(in use\)", line)]
+    assert "ok   announced address       127.0.0.1, from the hosts file" in lines
+    assert re.fullmatch("this machine cannot run a job yet: .*ports", lines[-1])
+
+
+@pytest.mark.parametrize(
+    ("does", "says"),
+    [
+        ("exit 0", "'{python}' on 127.0.0.1 cannot run nalb.* -> it said nothing"),
+        ("echo No module named nalb >&2; exit 1", "'{python}' on 127.0.0.1 cannot run nalb.* -> No module named nalb"),
+        ("echo no memory is left >&2; exit 3", "nalb doctor at 127.0.0.1 exited with 3 -> no memory is left"),
+        (None, "127.0.0.1 has no program '{python}': .*"),
+        ("may not", "the login at 127.0.0.1 may not execute '{python}': .*[Pp]ermission denied"),
+    ],
+)
+def test_a_host_that_gives_no_findings_is_a_fault_with_its_reason(hosts_file, tmp_path, capsys, does, says):
+    python = tmp_path / "python"
+    if does is not None:
+        program(python, does).chmod(0o644 if does == "may not" else 0o755)
+    assert run(["doctor", "--hosts", hosts_file(python)]) == 1
+    name, found = capsys.readouterr().out.splitlines()
+    assert name == "a (127.0.0.1):"
+    assert re.fullmatch("FAIL ssh +" + says.format(python=python), found), found
+
+
+def test_only_the_first_host_needs_the_root_port_and_the_next(tmp_path, monkeypatch):
+    asked = []
+
+    def ask(_host, argv, _limit_s):
+        asked.append(argv[argv.index("doctor") :])
+        return subprocess.CompletedProcess(argv, 0, "[]\n", "")
+
+    monkeypatch.setattr(doctor, "ask", ask)
+    monkeypatch.setattr(software, "check_ssh", lambda **_: [])
+    hosts = "".join(f"[[hosts]]\nname = 'n{i}'\naddress = '192.0.2.1{i}'\n" for i in range(2))
+    (tmp_path / "hosts.toml").write_text(f"[defaults]\nroot_port = 7000\n{hosts}")
+    assert run(["doctor", "--hosts", str(tmp_path / "hosts.toml")]) == 0
+    assert asked == [["doctor", "--as-host=192.0.2.10", "--root-port=7000"], ["doctor", "--as-host=192.0.2.11"]]
+
+
+def test_each_check_of_a_host_is_of_its_part(monkeypatch):
+    for name in ("check_ports", "check_told_address"):
+        monkeypatch.setattr(host, name, lambda *words, name=name, **_: [Finding(name, "ok", str(words))])
+    monkeypatch.setattr(host, "check_address", lambda: pytest.fail("the hosts file gives the address"))
+    monkeypatch.setattr(software, "check_ssh", lambda **_: pytest.fail("a host needs no ssh client"))
+    of_others = [found for check in checks(True, "192.0.2.11")[-5:] for found in check()]
+    assert "check_ports" not in verdicts(of_others)
+    assert Finding("check_told_address", "ok", "('192.0.2.11',)") in of_others
+    for has_torch, everywhere in ((False, "192.0.2.10"), (True, "0.0.0.0")):  # where PyTorch's store listens
+        monkeypatch.setattr(doctor, "find_spec", lambda name, has=has_torch: has or None if name == "torch" else True)
+        of_first = [found for check in checks(True, "192.0.2.10", 7000)[-7:] for found in check()]
+        assert Finding("check_ports", "ok", f"('{everywhere}', (7000,))") in of_first
+        assert Finding("check_ports", "ok", "('192.0.2.10', (7001,))") in of_first
+
+
+def test_the_machine_that_asks_the_hosts_needs_ssh(hosts_file, monkeypatch, capsys):
+    path = hosts_file(sys.executable)
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert run(["doctor", "--hosts", path]) == 1
+    assert capsys.readouterr().out.startswith("FAIL ssh client")
 
 
 def test_doctor_itself_never_imports_mxnet():

@@ -368,6 +368,10 @@ def test_many_hosts_behind_one_sshd_are_entered_a_few_at_a_time(
             ("directory = '", "directory = '/nowhere"),
             "{b} has no directory '/nowhere.*': correct `directory` in the hosts",
         ),
+        (
+            ("python = '", "python = '/etc/passwd' # '"),
+            "{b} may not execute '/etc/passwd': allow it, or correct `python`",
+        ),
         (("python = '", "python = '/nowhere"), "{b} has no program '/nowhere.*': correct `python` in the hosts file"),
         (
             ("python = '", "python = '/bin/false' # '"),
