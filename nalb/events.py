@@ -1,14 +1,15 @@
 """The events that a run notes as they happen. Each kind of event is declared here once, for those who write and those who read it.
 
-samples.jsonl has one event per line, as JSON: `event` names the kind, `at_s` is the coordinator's monotonic clock, the other
-fields are the Struct's, in its order. Observers get the same Structs in messages. docs/run-files.md says what each field means.
-Readers pass over kinds and fields that they do not know. A field with a default may be missing from a file.
+samples.jsonl has one event per line, as JSON: `event` names the kind, `at_s` is the monotonic clock of the machine that writes the
+file, the other fields are the Struct's, in its order. Observers get the same Structs in messages. docs/run-files.md says what each
+field means. Readers pass over kinds and fields that they do not know. A field with a default may be missing from a file.
 """
 
 from typing import Any
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType, field
+from msgspec.structs import replace
 
 from nalb.failures import Failure
 
@@ -25,7 +26,7 @@ def _no_times() -> Times:
 class Event(Struct, frozen=True, kw_only=True, tag_field="event", tag=lambda name: name.removesuffix("Event").lower()):
     """Base of all events."""
 
-    at_s: float  # when, on the coordinator's monotonic clock
+    at_s: float  # when, on the monotonic clock of the machine that writes the run's file
 
 
 class StateEvent(Event, frozen=True, kw_only=True):
@@ -292,14 +293,14 @@ class AbortEvent(Event, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class StartedEvent(Event, frozen=True, kw_only=True):
-    """The launcher has started a process of a job without a coordinator; `at_s` is by the launcher's clock."""
+    """The launcher has started a process of a job without a coordinator."""
 
     role: str
     node: str
 
 
 class EndedEvent(Event, frozen=True, kw_only=True):
-    """A process of a job without a coordinator has ended; `at_s` is by the launcher's clock."""
+    """A process of a job without a coordinator has ended."""
 
     role: str
     node: str
@@ -307,7 +308,7 @@ class EndedEvent(Event, frozen=True, kw_only=True):
 
 
 class FailureEvent(Event, frozen=True, kw_only=True):
-    """The launcher saw the job fail: the last event of the run, by the launcher's clock."""
+    """The launcher saw the job fail: the last event of the run."""
 
     failure: Failure
 
@@ -333,6 +334,23 @@ AnyEvent = (
     | EndedEvent
     | FailureEvent
 )
+
+
+def shifted(event: AnyEvent, by_s: float) -> AnyEvent:
+    """The event with all its moments `by_s` later: on the clock of a machine that is up so much longer."""
+    later = replace(event, at_s=event.at_s + by_s)
+    if not isinstance(later, IterationEvent):
+        return later
+
+    def moved(moments: Times) -> Times:
+        return {node: at_s + by_s for node, at_s in moments.items()}
+
+    return replace(
+        later,
+        started_s=moved(later.started_s),
+        computed_s=moved(later.computed_s),
+        finished_s=moved(later.finished_s),
+    )
 
 
 class _Kind(Struct, frozen=True):

@@ -32,7 +32,7 @@ WAITING, RUNNING, FAILED, OVER = "waiting for all processes", "running", "failed
 
 
 class Happened(NamedTuple):
-    """Something that a reader wants to know of, and when, on the coordinator's clock."""
+    """Something that a reader wants to know of, and when, on the clock of events."""
 
     at_s: float
     words: str

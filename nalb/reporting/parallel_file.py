@@ -28,7 +28,7 @@ class ParallelResult(msgspec.Struct, forbid_unknown_fields=True):
     scheme: str
     total: int  # the samples of an iteration
     cases: list[TokenCase] = []
-    begun_s: list[float] = []  # the time of each iteration's first request, on the coordinator's clock
+    begun_s: list[float] = []  # the time of each iteration's first request, on the clock of events
     iteration_s: list[float] = []  # the time from the first request to the last token
     period_s: list[float] = []  # time between two iterations' first requests, sums included
     tokens: list[list[int]] = []

@@ -1,7 +1,9 @@
 """Serves a job's observers in the launcher, where the coordinator's own socket is on another machine, or no coordinator runs.
 
 The launcher's observers then connect to the relay as they would to the coordinator. It tells them each event and hands their
-messages on. It also appends each event to the run's file, which the coordinator does where it runs on this machine.
+messages on. It also appends each event to the run's file, which the coordinator does where it runs on this machine. The moments of
+a coordinator's events are put on this machine's clock: failures are told by the launcher, and another machine may coordinate a
+restart. They are late by the time that the first event, a StateEvent of that moment, was on the way.
 
 On the coordinator's machine a Carrier has the other end. Between the two, frames travel in lines of text.
 """
@@ -18,7 +20,7 @@ from types import TracebackType
 import zmq
 
 from nalb.errors import MachineError
-from nalb.events import AnyEvent, FailureEvent, MissedEvent, ReadyEvent, StateEvent, encode_line
+from nalb.events import AnyEvent, FailureEvent, MissedEvent, ReadyEvent, StateEvent, encode_line, shifted
 from nalb.process.line_file import LineFile
 from nalb.protocol import wire
 from nalb.services import composition
@@ -40,7 +42,9 @@ class Relay:
 
     def __init__(self, address: str, samples: Path, processes: int):
         """Bind `address`. samples: the run's file of events; processes: how many the job has. Raises InputError, OSError."""
-        self._arrived: queue.SimpleQueue[AnyEvent | bytes] = queue.SimpleQueue()
+        # events that the launcher tells, and frames with the time of their arrival
+        self._arrived: queue.SimpleQueue[AnyEvent | tuple[bytes, float]] = queue.SimpleQueue()
+        self._offset_s: float | None = None  # from the coordinator's clock to ours; None: no event has come
         self._hand_on: Callable[[bytes], None] = lambda _: None
         self._observers: dict[bytes, None] = {}
         self._state = StateEvent(at_s=time.monotonic(), phase="GATHER", nodes=[])
@@ -68,7 +72,7 @@ class Relay:
 
     def relay(self, frame: bytes) -> None:
         """Hand a message of the coordinator on to its observers."""
-        self._arrived.put(frame)
+        self._arrived.put((frame, time.monotonic()))
 
     def tell(self, event: AnyEvent) -> None:
         """Take an event that the launcher itself has seen."""
@@ -89,14 +93,23 @@ class Relay:
                 if time.monotonic() >= end_s:
                     return
                 continue
-            message = wire.Told(arrived) if not isinstance(arrived, bytes) else composition.decode_at_client(arrived)
-            if isinstance(message, wire.Told):
-                self._tell(message)
-                yield message.event
+            event = self._event_of(*arrived) if isinstance(arrived, tuple) else arrived
+            if event is not None:
+                self._tell(wire.Told(event))
+                yield event
 
     def last_events(self) -> Iterator[AnyEvent]:
         """Yield the events left once the job's processes have ended."""
         return self.events(0.0)
+
+    def _event_of(self, frame: bytes, arrived_s: float) -> AnyEvent | None:
+        """The coordinator's event, on this machine's clock; None for a message that is no event."""
+        message = composition.decode_at_client(frame)
+        if not isinstance(message, wire.Told):
+            return None
+        if self._offset_s is None:
+            self._offset_s = arrived_s - message.event.at_s
+        return shifted(message.event, self._offset_s)
 
     def _serve(self) -> None:
         """Greet new observers with the job's state, and hand on what observers say."""
