@@ -20,6 +20,7 @@ import pickle
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -51,6 +52,8 @@ Move = tuple[str, str, int]  # what, whose, which message of the channel
 OnItsWay = tuple[
     Envelope | None, wire.Message | None
 ]  # without envelope where connections last; without message: a mere sign
+PROTOCOL = 3  # of pickle: later ones do not number what is remembered, which hides what an Unpickler knows already
+Reducer = Callable[[object], object]
 REGISTER, ITERATE, LEAVE = "register", "iterate", "leave"
 
 
@@ -78,16 +81,56 @@ def _number(constant: object) -> int:
     return number
 
 
-def _pickled(world: "World", by_value: bool) -> bytes:
+class _Names(pickle.Unpickler):
+    """Keeps the classes and functions that a pickled world names."""
+
+    def __init__(self, pickled: bytes):
+        super().__init__(io.BytesIO(pickled))
+        self.found: dict[str, object] = {}
+
+    def find_class(self, module: str, name: str) -> object:
+        return self.found.setdefault(f"{module}.{name}", super().find_class(module, name))
+
+
+class Copier:
+    """Copies and compares worlds. What takes longest, to look up classes and functions by their names, it does once for all."""
+
+    def __init__(self, first: "World"):
+        names = _Names(_pickled(first, _REDUCERS, {}))
+        names.load()
+        known, buffer = list(names.found.values()), io.BytesIO()
+        self._pickler = pickle.Pickler(buffer, PROTOCOL)
+        self._pickler.dump(known)
+        self._unpickler = pickle.Unpickler(io.BytesIO(buffer.getvalue()))
+        self._unpickler.load()
+        self._numbers = {id(one): (number, one) for number, one in enumerate(known)}
+
+    def frozen(self, world: "World") -> bytes:
+        """`thawed` makes of it, any number of times, an equal world that shares nothing that changes."""
+        return _pickled(world, _REDUCERS, self._pickler.memo)
+
+    def thawed(self, frozen: bytes) -> "World":
+        """The world that was frozen, a new one each time."""
+        unpickler = pickle.Unpickler(io.BytesIO(frozen))
+        unpickler.memo = self._unpickler.memo
+        world = unpickler.load()
+        assert isinstance(world, World)
+        return world
+
+    def key(self, world: "World") -> bytes:
+        """Equal for equal worlds; by value, so what is shared does not show."""
+        return _pickled(world, _REDUCERS | _shared_reducers(), self._numbers, fast=True)
+
+
+def _pickled(world: "World", reducers: dict[type, Reducer], memo: Any, fast: bool = False) -> bytes:
     buffer = io.BytesIO()
-    pickler = pickle.Pickler(buffer, pickle.HIGHEST_PROTOCOL)
-    pickler.dispatch_table = _REDUCERS | _shared_reducers() if by_value else _REDUCERS
-    pickler.fast = by_value
+    pickler = pickle.Pickler(buffer, PROTOCOL)
+    pickler.memo, pickler.dispatch_table, pickler.fast = memo, reducers, fast
     pickler.dump(world)
     return buffer.getvalue()
 
 
-def _shared_reducers() -> dict[type, Callable[[object], object]]:
+def _shared_reducers() -> dict[type, Reducer]:
     """For a key: what several parts of a coordinator share is written once, and then by its number in the order of coming."""
     numbers: dict[int, int] = {}
 
@@ -95,7 +138,7 @@ def _shared_reducers() -> dict[type, Callable[[object], object]]:
         if id(shared) in numbers:
             return _interned_at, (-numbers[id(shared)],)
         numbers[id(shared)] = len(numbers) + 1
-        return shared.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+        return shared.__reduce_ex__(PROTOCOL)
 
     return dict.fromkeys(_SHARED, reduced)
 
@@ -195,14 +238,6 @@ class World:
         self.slots: dict[tuple[int, int], list[tuple[str, int, int]]] = {}  # pushes not yet answered
         self.plans: dict[int, m.Plan] = {}
         self.aborted = ""
-
-    def frozen(self) -> bytes:
-        """pickle.loads makes of it, any number of times, an equal world that shares nothing that changes."""
-        return _pickled(self, by_value=False)
-
-    def key(self) -> bytes:
-        """Equal for equal worlds; by value, so what is shared does not show."""
-        return _pickled(self, by_value=True)
 
     # ---- what may happen
 
@@ -411,12 +446,13 @@ class World:
 
 def explore(world: World, may_abort: bool = False) -> tuple[int, int]:
     """Every world that can follow, each once; (how many, how many of them ends). Broken says which moves led there."""
-    seen = {hash(world.key())}
+    copier = Copier(world)
+    seen = {hash(copier.key(world))}
     queue: deque[tuple[World, tuple[Move, ...]]] = deque([(world, ())])
     ends = 0
     while queue:
         here, path = queue.pop()
-        moves, frozen = here.moves(), here.frozen()
+        moves, frozen = here.moves(), copier.frozen(here)
         if not moves:
             ends += 1
             try:
@@ -424,12 +460,12 @@ def explore(world: World, may_abort: bool = False) -> tuple[int, int]:
             except Broken as broken:
                 raise Broken(f"{broken}, after {path}") from None
         for move in moves:
-            after = pickle.loads(frozen)
+            after = copier.thawed(frozen)
             try:
                 after.play(move)
             except Broken as broken:
                 raise Broken(f"{broken}, after {(*path, move)}") from None
-            key = hash(after.key())
+            key = hash(copier.key(after))
             if key not in seen:
                 seen.add(key)
                 queue.append((after, (*path, move)))
