@@ -162,7 +162,7 @@ def _note(failure: Failure, run_dir: Path) -> None:
 
 def _goes_on(checkpoints: Path | None) -> str:
     if checkpoints is None:
-        return "from the newest checkpoint on the hosts"
+        return "from the newest checkpoint on the hosts, or from the beginning if they have none"
     try:
         found, skipped = folder.newest(checkpoints)
     except CheckpointError as error:
