@@ -19,7 +19,8 @@ fi
 
 # Tests of some rooms only compute, and tests of real jobs mostly wait. So they run side by side, the former at low priority. What
 # needs no MXNet runs in PyTorch's environment, so with a current numpy; jobs of MXNet use the same rooms with its older one.
-computing=(tests/feedback tests/measurement tests/planning tests/protocol tests/services tests/simulation tests/tokens)
+computing=(tests/feedback tests/measurement tests/planning tests/services tests/simulation tests/tokens)
+exploring=tests/protocol # a run of its own, so that both cores have work once the jobs are over
 batching=tests/batching # ARIMA is in MXNet's environment alone
 without_mxnet=(tests/torch tests/launch/test_torch_*.py tests/plane tests/transport tests/reporting tests/checkpoints tests/netem tests/process)
 commands=tests/cli # after those without MXNet, which take half as long as the longest chain
@@ -55,8 +56,9 @@ done
 run_beside in_turn run_in_turn
 run_beside batching run 19 "$venv" "$batching"
 run_beside computing run 19 "$venv_torch" "${computing[@]}"
+run_beside exploring run 19 "$venv_torch" "$exploring"
 code=0
-elsewhere=("${computing[@]}" "$batching" "${without_mxnet[@]}" "$commands" "$both")
+elsewhere=("${computing[@]}" "$exploring" "$batching" "${without_mxnet[@]}" "$commands" "$both")
 "$venv/bin/python" -m pytest "${elsewhere[@]/#/--ignore=}" || code=$?
 for one in "${beside[@]}"; do wait "$one" || code=$?; done
 cat "$output"/*
