@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,10 @@ OWN = replace(AVERAGE, name="own")
 
 def guardians(launched: Launched) -> dict[int, list[str]]:
     """The commands of what lives of the job and is no worker; by pid."""
-    found = {pid: Path(f"/proc/{pid}/cmdline").read_text().split("\0") for pid in launched.processes()}
+    found = {}
+    for pid in launched.processes():
+        with suppress(FileNotFoundError):  # it has ended meanwhile
+            found[pid] = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
     return {pid: words for pid, words in found.items() if "nalb.process.guardian" in words}
 
 

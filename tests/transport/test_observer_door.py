@@ -71,10 +71,9 @@ def test_one_that_stops_reading_costs_a_queue_and_is_told_how_many_it_missed(tmp
     with shell(tmp_path) as one, Observer(one.address, may_miss=True) as slow, Observer(one.address) as quick:
         one.until(lambda: one.watched_by == 2)
         seen = []
-        for _ in range(MANY // 100):
+        for told in range(100, MANY + 1, 100):
             one.tell(100)
-            seen += quick.events(0.02)
-        seen += quick.events(0.5)
+            one.until(lambda told=told: seen.extend(quick.events(0.02)) or seen.count(EVENT) >= told)
         assert [event for event in seen if not isinstance(event, StateEvent)] == [EVENT] * MANY
         got = []
         one.until(lambda: got.extend(slow.events(0.05)) or any(isinstance(event, MissedEvent) for event in got))
