@@ -82,7 +82,7 @@ def main(args: argparse.Namespace) -> int:
         return _report_hosts(load_hosts(args.hosts))
     if args.as_host:
         findings = [finding for check in checks(True, args.as_host, args.root_port) for finding in check()]
-        print("\n" + json.dumps([dataclasses.asdict(finding) for finding in findings]))
+        print("\n" + msgspec.json.encode(findings).decode())
         return 0
     return report(checks(args.hosts is not None), args.json)
 
