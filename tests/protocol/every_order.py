@@ -17,6 +17,7 @@ pushes have come as there are workers, whoever they are from.
 
 import io
 import pickle
+from bisect import insort
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -28,6 +29,7 @@ import numpy as np
 from kvstore_patch.keys.plane import PS_LITE
 from nalb.failures import Cause, Failure, render
 from nalb.feedback.routing import Routing
+from nalb.measurement.samples import ClockAlignment
 from nalb.planning.distribution import Distribution
 from nalb.planning.slices import Layout
 from nalb.protocol import wire
@@ -131,7 +133,10 @@ def _pickled(world: "World", reducers: dict[type, Reducer], memo: Any, fast: boo
 
 
 def _shared_reducers() -> dict[type, Reducer]:
-    """For a key: what several parts of a coordinator share is written once, and then by its number in the order of coming."""
+    """For a key: what several parts of a coordinator share is written once, and then by its number in the order of coming.
+
+    Which process's clock was aligned first makes no difference to what follows.
+    """
     numbers: dict[int, int] = {}
 
     def reduced(shared: object) -> object:
@@ -140,7 +145,10 @@ def _shared_reducers() -> dict[type, Reducer]:
         numbers[id(shared)] = len(numbers) + 1
         return shared.__reduce_ex__(PROTOCOL)
 
-    return dict.fromkeys(_SHARED, reduced)
+    def reduced_clock(clock: object) -> object:
+        return ClockAlignment, tuple(sorted(of_process.items()) for of_process in vars(clock).values())
+
+    return {**dict.fromkeys(_SHARED, reduced), ClockAlignment: reduced_clock}
 
 
 def _interned_at(number: int) -> object:
@@ -425,7 +433,7 @@ class World:
     def push(self, place: tuple[int, int], push: tuple[str, int, int]) -> None:
         """A server: adds up, and answers when as many have come as there are workers."""
         pushes = self.slots[place]
-        pushes.append(push)
+        insort(pushes, push)  # their order makes no difference to what follows
         if len(pushes) == len(self.workers):
             law(len({(iteration, index) for _, iteration, index in pushes}) == 1, f"slot {place} sums {pushes}")
             law({name for name, _, _ in pushes} == set(self.workers), f"slot {place} sums {pushes}")
