@@ -134,14 +134,14 @@ class _OwnEstimator:
         self._found, self._num_nodes = found, num_nodes
         with found.named():
             self._own = found.value(num_nodes)
-        self._place = found.place_of(getattr(self._own, "estimate", None))
+        self.place = found.place_of(getattr(self._own, "estimate", None))
 
     def observe(self, traffic: Traffic) -> bool:
         with self._found.named():
             return bool(self._own.observe(traffic))
 
     def estimate(self) -> Estimate:
-        with self._found.named(self._place):
+        with self._found.named(self.place):
             return _checked_estimate(self._own.estimate(), self._num_nodes)
 
 

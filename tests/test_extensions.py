@@ -85,6 +85,11 @@ class Estimates:
         return CapacityEstimator(self.num_nodes).estimate()
 
 
+class Sleeps(Estimates):
+    def observe(self, traffic):
+        __import__("time").sleep(20)
+
+
 class Shapeless(Estimates):
     def estimate(self):
         from nalb.measurement.capacity import CapacityEstimator
@@ -328,6 +333,10 @@ def test_the_example_runs_a_job_whose_sums_are_right(tmp_path):
             ("--scheme", "faulty:SLOW", "--deadline-s", "4"),
             "scheme faulty:SLOW has not decided within 1.8 s ({file}, line {slow}), and nobody hears from the coordinator",
         ),
+        (
+            ("--estimator", "faulty:Sleeps", "--deadline-s", "4"),
+            "estimator faulty:Sleeps has not answered within 1.8 s ({file}, line {estimate}), and nobody hears from",
+        ),
         (("--estimator", "faulty:Estimates"), "estimator faulty:Estimates: KeyError: 2 ({file}, line {estimates})"),
     ],
 )
@@ -335,6 +344,7 @@ def test_a_mistake_ends_the_job_in_one_line(faulty, flags, says):
     done = launch(faulty, faulty / "run", *flags)
     assert done.returncode not in (0, 1)
     lines = {"fails": line_of("return 1 / 0"), "estimates": line_of("raise KeyError"), "slow": line_of("SLOW = ")}
+    lines["estimate"] = line_of("def estimate(self):")
     *_, last = done.stderr.splitlines()
     assert says.format(file=faulty / "faulty.py", **lines) in last, done.stdout + done.stderr
     assert done.stderr.count("\n") == 1

@@ -87,12 +87,7 @@ class Calls:
         """Raise StoreError unless the arrays of this key can be summed and have the shape and dtype that the key had before."""
         first = arrays[0]
         for array in arrays:
-            if not isinstance(array, NDArray):
-                raise StoreError(f"key {key!r}: expected NDArrays, got {type(array).__name__}")
-            if array.stype != "default":
-                raise StoreError(
-                    f"key {key!r} is {array.stype}: kvstore 'nalb' sums dense arrays only; set stype='default'"
-                )
+            require_dense(key, array)
             if array.shape != first.shape or array.dtype != first.dtype:
                 raise StoreError(
                     f"key {key!r}: arrays of one key differ: {first.shape} {np.dtype(first.dtype).name} and "
@@ -106,6 +101,14 @@ class Calls:
                 f"key {key!r} was {seen[1]} of shape {seen[0]} and is now {ndarrays.dtype_name(first, key)} of shape "
                 f"{first.shape}: a key keeps its shape; use a new key"
             )
+
+
+def require_dense(key: Key, array: object) -> None:
+    """Raise StoreError for what is no dense array."""
+    if not isinstance(array, NDArray):
+        raise StoreError(f"key {key!r}: expected NDArrays, got {type(array).__name__}")
+    if array.stype != "default":
+        raise StoreError(f"key {key!r} is {array.stype}: kvstore 'nalb' sums dense arrays only; set stype='default'")
 
 
 def _are_same(known: Arrays, arrays: Arrays) -> bool:

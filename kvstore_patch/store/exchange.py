@@ -26,7 +26,7 @@ from mxnet.ndarray import NDArray
 
 from kvstore_patch.shim import Shim
 from kvstore_patch.store import ndarrays, script_end
-from kvstore_patch.store.calls import Arrays, Call, Calls
+from kvstore_patch.store.calls import Arrays, Call, Calls, require_dense
 from kvstore_patch.store.direct import DirectPath
 from kvstore_patch.store.one_level import OneLevel
 from kvstore_patch.store.ps_lite import PsLite, check_encryption
@@ -139,7 +139,8 @@ class WorkerExchange:
                         self.direct.add_up(key, values, outs)
 
     def add_up_once(self, key: Key, array: NDArray) -> None:
-        """Queue one sum into `array`, by a call that belongs to no iteration."""
+        """Queue one sum into `array`, by a call that belongs to no iteration. Raises StoreError."""
+        require_dense(key, array)
         self._begin_call("single sum", ((key, int(array.size), ndarrays.dtype_name(array, key)),))
         self._end_iteration()
         with self._travelling_directly([array], [array]), self._lock:

@@ -21,26 +21,27 @@ class Residuals:
     """
 
     def __init__(self) -> None:
-        self._tensors: list[tuple[int, str]] = []
+        self._tensors: list[tuple[int, str]] = []  # elements, and the dtype that the script gives them
         self._values: list[Values] = []
 
     def fit(self, cut: Cut) -> None:
         """Drop all if the tensors of iterations are others than before."""
-        tensors = list(zip(cut.elements, cut.dtype, strict=True))
+        tensors = list(zip(cut.elements, cut.script_dtype, strict=True))
         if tensors != self._tensors:
             self._tensors = tensors
-            self._values = [np.zeros(elements, dtype) for elements, dtype in tensors]
+            self._values = [np.zeros(*one) for one in zip(cut.elements, cut.dtype, strict=True)]
 
     def of(self, cut: Cut, index: int) -> Values:
         """A slice's."""
         return self._values[cut.tensor[index]][cut.start[index] : cut.stop[index]]
 
     def write(self, path: Path) -> None:
-        """Write all to a file, which is there as a whole or not at all. Raises MachineError."""
+        """Write all to a file, which is there as a whole or not at all, for its owner alone. Raises MachineError."""
         unfinished = path.with_name(f"{path.name}.part")
+        names = (f"{k} {dtype}" for k, (_, dtype) in enumerate(self._tensors))
         try:
-            with unfinished.open("wb") as file:
-                np.savez(file, **{str(k): values for k, values in enumerate(self._values)})
+            with open(unfinished, "wb", opener=_open_private) as file:
+                np.savez(file, **dict(zip(names, self._values, strict=True)))
             os.replace(unfinished, path)
         except OSError as error:
             with suppress(OSError):
@@ -53,8 +54,18 @@ class Residuals:
         found = cls()
         try:
             with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-                found._values = [arrays[str(k)] for k in range(len(arrays.files))]
+                of_tensor = {
+                    int(number): (dtype, arrays[name]) for name in arrays.files for number, dtype in [name.split()]
+                }
+                for number in range(len(of_tensor)):
+                    dtype, values = of_tensor[number]
+                    found._tensors.append((values.size, dtype))
+                    found._values.append(values)
         except Exception:  # of zipfile, which has many for damage, as NotImplementedError for an unknown method
             return None
-        found._tensors = [(one.size, one.dtype.name) for one in found._values]
         return found
+
+
+def _open_private(path: str, flags: int) -> int:
+    """Open a file for its owner alone, as checkpoints are: what is left of gradients may tell what they were computed on."""
+    return os.open(path, flags, 0o600)

@@ -35,7 +35,10 @@ def own_address(environ: Mapping[str, str], master: str | None = None, given_by:
     try:
         found = towards(master)
     except OSError as error:
-        raise InputError(f"{given_by}{master}: no route leads there ({error.strerror})") from None
+        why = (
+            "that is an IPv6 address: name an IPv4 one" if ":" in master else f"no route leads there ({error.strerror})"
+        )
+        raise InputError(f"{given_by}{master}: {why}") from None
     is_alone = environ.get("LOCAL_WORLD_SIZE", "0") == environ.get("WORLD_SIZE")
     if ipaddress.ip_address(found).is_loopback and not master.startswith(LOOPBACK) and not is_alone:
         raise InputError(

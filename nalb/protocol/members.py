@@ -92,13 +92,13 @@ class Members:
 
     def missing(self) -> Failure:
         """The failure of a job whose processes have not all come in time; it names those that have."""
-        here = listed(sorted(p.name for p in self)) or "nobody"
+        within = f"came within {self._settings.startup_s:g} s"
+        if not self._by_identity:
+            return Failure(cause=Cause.ABSENT, detail=f"none of the job's processes {within}: see their logs")
+        here = listed(sorted(p.name for p in self))
         expected = max(self._expected) if any(p.is_worker and p.is_server for p in self) else sum(self._expected)
-        return Failure(
-            cause=Cause.ABSENT,
-            detail=f"only {len(self._by_identity)} of {expected} processes came within "
-            f"{self._settings.startup_s:g} s ({here}): see the others' logs",
-        )
+        detail = f"only {len(self._by_identity)} of {expected} processes {within} ({here}): see the others' logs"
+        return Failure(cause=Cause.ABSENT, detail=detail)
 
     def nodes(self) -> list[str]:
         """The nodes' names in planning order, n2 before n10."""

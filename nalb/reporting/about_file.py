@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from nalb.errors import MachineError, as_text
+from nalb.errors import as_text
 from nalb.reporting.run_file import read_json, write_json
 
 ABOUT = "about.json"
@@ -37,10 +37,7 @@ def write_about(
     )
     begun = datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
     about = About(begun, version, machine, [as_text(word) for word in command], iterations, max_restarts)
-    try:
-        write_json(run_dir / ABOUT, about)
-    except MachineError:
-        raise MachineError(f"{run_dir}: no file can be made there: choose another --out") from None
+    write_json(run_dir / ABOUT, about)
 
 
 def read_about(run_dir: Path) -> About | None:

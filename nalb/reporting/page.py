@@ -6,6 +6,7 @@ Names come from files and may contain anything: the templates escape all names, 
 """
 
 import base64
+import errno
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +18,7 @@ from typing import Any
 import jinja2
 from matplotlib.figure import Figure
 
-from nalb.errors import InputError
+from nalb.errors import InputError, MachineError
 from nalb.reporting.about_file import About, read_about
 from nalb.reporting.batch_figures import batch_rows, batches_over_run
 from nalb.reporting.batching_file import read_batchings
@@ -204,7 +205,8 @@ def existing_report(run_dir: Path, pages: Sequence[Page]) -> list[Path]:
 def write_report(run_dir: Path, force: bool, on_figure: Callable[[str], None]) -> list[Page]:
     """Draw all figures, then write all files; return the pages. `on_figure` is called with a figure's file name before it is drawn.
 
-    Raises InputError where the run cannot be read, where a report exists and `force` is false, or where a file cannot be written.
+    Raises InputError where the run cannot be read, where a report exists and `force` is false, or where a file cannot be written, and
+    MachineError where the disk is full.
     """
     pages = pages_of(run_dir)
     if not force and (old := existing_report(run_dir, pages)):
@@ -222,6 +224,8 @@ def write_report(run_dir: Path, force: bool, on_figure: Callable[[str], None]) -
         for name, text in texts.items():
             replace_file(run_dir / name, text.encode("utf-8", errors="replace"))
     except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise MachineError(f"{error.filename or run_dir}: {error.strerror}: make room there") from None
         raise InputError(f"{error.filename or run_dir}: {error.strerror}; make {run_dir} writable") from None
     return pages
 

@@ -28,6 +28,7 @@ from nalb.torch import NAME
 from nalb.torch.gloo import Gloo
 from nalb.torch.job import TorchJob, meet, new_gloo
 from nalb.torch.sums import add_up, in_whole
+from nalb.torch.works import SumWork
 
 KIND = dist.ProcessGroup.BackendType
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -162,14 +163,16 @@ class NalbGroup(dist.ProcessGroup):  # type: ignore[misc]
             opts = _options_of(op if opts is None else opts, timeout)
         tensor = tensors[0].detach()
         by_gloo = partial(in_whole, tensors, lambda whole: self.gloo.begun(self._inner.allreduce(whole, opts)))
-        if opts.reduceOp == dist.ReduceOp.AVG:
+        if opts.reduceOp == dist.ReduceOp.AVG and tensor.dtype != torch.bool:
             opts = _options_of(dist.ReduceOp.SUM, opts.timeout)  # the caller may use its own again
             if not tensor.is_floating_point() and not tensor.is_complex():  # whole numbers are divided after the sum
                 self._note_by_gloo()
-                work = by_gloo()
-                work.wait()
-                for one in tensors:
-                    one.div_(self.size(), rounding_mode="trunc")
+                wide = [one.long() for one in tensors]  # the sum may not fit into the tensors' own dtype
+                in_whole(wide, lambda whole: self.gloo.begun(self._inner.allreduce(whole, opts))).wait()
+                for one, total in zip(tensors, wide, strict=True):
+                    one.copy_(total.div_(self.size(), rounding_mode="trunc"))
+                work = SumWork(tensor)
+                work.complete()
                 return work
             for one in tensors:
                 one.detach().div_(self.size())

@@ -24,6 +24,7 @@ checkpoint that is written or restored: the numbers drawn after it are the same 
 
 import io
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from copy import copy
@@ -42,6 +43,7 @@ from nalb.plane.front import Front
 from nalb.torch.backend import current_job
 
 STATES = "torch"  # the array of the state dicts' bytes
+KEPT = re.compile(r"kept-\d+-(\d+)\.npz(\.part)?")  # what rounding took on a rank; residuals.py writes it
 
 log = logging.getLogger(__name__)
 
@@ -151,11 +153,7 @@ class Checkpoints:
         """Have this rank's file written, and remove those that no checkpoint needs any more."""
         path = self._kept_path(iteration)
         front.write_kept(str(path))
-        # by age: the newest by number may be of checkpoints that were damaged, and came before this one
-        others = [one for one in path.parent.glob(f"kept-*-{self._rank}.npz") if one != path]
-        others.sort(key=lambda one: (one.stat().st_mtime_ns, one.name), reverse=True)
-        for old in others[self._kept_files - 1 :]:
-            old.unlink(missing_ok=True)
+        sweep_kept(path, self._rank, self._ranks, self._kept_files)
 
     def _kept_path(self, iteration: int) -> Path:
         return self._keeper.folder / f"kept-{iteration:012}-{self._rank}.npz"
@@ -204,6 +202,20 @@ class Checkpoints:
 
     def _claim_folder(self) -> None:
         self._keeper.claim("master", "MASTER_ADDR", "MASTER_PORT")
+
+
+def sweep_kept(written: Path, rank: int, ranks: int, keep: int) -> None:
+    """Remove a rank's files but for the newest `keep`, and what it left unfinished; rank 0 also those of ranks that are gone.
+
+    written: the rank's newest file.
+    """
+    found = [(one, int(match[1]), match[2]) for one in written.parent.iterdir() if (match := KEPT.fullmatch(one.name))]
+    own = [one for one, whose, unfinished in found if whose == rank and not unfinished and one != written]
+    # by age: the newest by number may be of checkpoints that were damaged, and came before this one
+    own.sort(key=lambda one: (one.stat().st_mtime_ns, one.name), reverse=True)
+    left = [one for one, whose, unfinished in found if (whose == rank and unfinished) or (rank == 0 and whose >= ranks)]
+    for one in (*own[keep - 1 :], *left):
+        one.unlink(missing_ok=True)
 
 
 def _with_own_numbers(value: Any) -> Any:

@@ -169,7 +169,9 @@ def _join(store: dist.Store, rank: int, nodes: Sequence[str]) -> Front:
 def _address(store: dist.Store) -> str:
     """This rank's, on the way to the store where it has a host."""
     found = _innermost(store)
-    return own_address(os.environ, found.host if isinstance(found, dist.TCPStore) else None)
+    return own_address(
+        os.environ, found.host if isinstance(found, dist.TCPStore) else None, "the host of torch's store, "
+    )
 
 
 def _innermost(store: dist.Store) -> dist.Store:
@@ -204,8 +206,18 @@ def _await(store: dist.Store, keys: list[str], host: str, within_s: float) -> bo
             raise
         except RuntimeError as error:
             if turn_end_s - monotonic() > NOT_OVER_S:
-                raise _without_store(f"is gone ({one_line(error)})", host) from None
+                raise _gone(error, host) from None
     return False
+
+
+def _answered(call: Callable[[], T], host: str) -> T:
+    """What a call of the store's returns that waits for nobody. Raises JobFailed where the store is gone, or does not answer."""
+    try:
+        return _asked(call, ANSWER_S, host)
+    except JobFailed:
+        raise
+    except RuntimeError as error:
+        raise _gone(error, host) from None
 
 
 def _asked(call: Callable[[], T], within_s: float, host: str) -> T:
@@ -229,6 +241,10 @@ def _asked(call: Callable[[], T], within_s: float, host: str) -> T:
         raise _without_store("does not answer", host) from None
 
 
+def _gone(error: RuntimeError, host: str) -> JobFailed:
+    return _without_store(f"is gone ({one_line(error)})", host)
+
+
 def _without_store(what: str, host: str) -> JobFailed:
     detail = f"torch's store {what}, which worker {host} or its launcher holds"
     return JobFailed(Failure(cause=Cause.NO_COORDINATOR, detail=detail, phase=Phase.START), PeerError.exit_code)
@@ -241,7 +257,7 @@ def _tell(store: dist.Store, name: str, rank: int, own: Any) -> None:
 def _told(store: dist.Store, keys: list[str], host: str) -> list[Any]:
     """The values of keys that the store has."""
     # all with one question: a far store would take long to answer one for each
-    return [json.loads(one) for one in _asked(partial(store.multi_get, keys), ANSWER_S, host)]
+    return [json.loads(one) for one in _answered(partial(store.multi_get, keys), host)]
 
 
 def _told_by_all(store: dist.Store, name: str, rank: int, size: int, own: Any, host: str) -> list[Any]:
@@ -255,8 +271,6 @@ def _told_by_all(store: dist.Store, name: str, rank: int, size: int, own: Any, h
 
 def _absent(store: dist.Store, keys: list[str], what: str, rank: int, host: str) -> JobFailed:
     """The failure that the store has not all keys, of which each rank tells one."""
-    missing = next(
-        (one for one, key in enumerate(keys) if not _asked(partial(store.check, [key]), ANSWER_S, host)), rank
-    )
+    missing = next((one for one, key in enumerate(keys) if not _answered(partial(store.check, [key]), host)), rank)
     detail = f"rank {missing} has not {what}: see its output"
     return JobFailed(Failure(cause=Cause.ABSENT, detail=detail, phase=Phase.START), PeerError.exit_code)

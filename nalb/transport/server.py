@@ -20,8 +20,10 @@ from nalb.errors import InputError, MachineError, NalbError, PeerError
 from nalb.events import Row, SamplesEvent, encode_line
 from nalb.failures import Cause, Failure
 from nalb.feedback.routing import Routing
+from nalb.measurement.estimates import Estimate
 from nalb.measurement.estimators import ESTIMATORS, Estimator
 from nalb.measurement.samples import Samples
+from nalb.measurement.traffic import Traffic
 from nalb.process.last_words import die
 from nalb.process.line_file import LineWriter
 from nalb.protocol import wire
@@ -39,7 +41,7 @@ from nalb.transport.observer_door import ObserverDoor
 
 LAST_WORDS_MS = 2000  # the time that an Abort may take to leave
 LAST_EVENTS_S = 5.0  # for the disk to take them; the launcher waits 7 s for the coordinator once all have left
-DECIDE_PART = 0.75  # of the silence that processes allow: the rest is as old as what they heard last may be
+OWN_PART = 0.75  # of the silence that processes allow: the rest is as old as what they heard last may be
 LEFT_CHECK_S = 0.5  # between two looks at whether the thread, which ends with an aborted job, lives
 
 
@@ -62,7 +64,10 @@ class CoordinatorThread:
             settings,
             predictor=predictor,
             schemes={name: timed(scheme, settings) for name, scheme in schemes.items()},
-            estimators=estimators,
+            estimators={
+                name: new if name in ESTIMATORS else partial(TimedEstimator, new, settings)
+                for name, new in estimators.items()
+            },
             new_routing=new_routing,
             plane=plane,
         )
@@ -175,13 +180,37 @@ def timed(scheme: Scheme, settings: Settings) -> Scheme:
     """A user's own scheme, whose `decide` ends this process before others take it for dead, as nobody answers them meanwhile."""
     if not scheme.place or scheme.decide is None:
         return scheme
-    limit_s = DECIDE_PART * settings.silence_s
+    limit = _limit(f"scheme {scheme.name} has not decided", scheme.place, settings)
+    return replace(scheme, decide=_ends_process(*limit)(scheme.decide))
+
+
+class TimedEstimator:
+    """A user's own estimator, whose calls end this process as a scheme's do."""
+
+    def __init__(self, new_estimator: Callable[[int], Estimator], settings: Settings, num_nodes: int):
+        """The first two make it: the user's, and the job's options."""
+        self._own = own = new_estimator(num_nodes)
+        self._limit = _limit(f"estimator {settings.estimator} has not answered", getattr(own, "place", ""), settings)
+
+    def observe(self, traffic: Traffic) -> bool:
+        """As Estimator's."""
+        with _ends_process(*self._limit):
+            return self._own.observe(traffic)
+
+    def estimate(self) -> Estimate:
+        """As Estimator's."""
+        with _ends_process(*self._limit):
+            return self._own.estimate()
+
+
+def _limit(what: str, place: str, settings: Settings) -> tuple[float, Failure]:
+    """How long code of a user's may take, in seconds, and the failure of one that takes longer."""
+    limit_s = OWN_PART * settings.silence_s
     why = (
-        f"scheme {scheme.name} has not decided within {limit_s:g} s ({scheme.place}), and nobody hears from the coordinator "
-        "meanwhile: make its decide faster, or give the job a longer --deadline-s"
+        f"{what} within {limit_s:g} s ({place}), and nobody hears from the coordinator meanwhile: make it faster, or give the job "
+        "a longer --deadline-s"
     )
-    failure = Failure(cause=Cause.COORDINATOR, detail=why, role="scheduler", node=settings.node)
-    return replace(scheme, decide=_ends_process(limit_s, failure)(scheme.decide))
+    return limit_s, Failure(cause=Cause.COORDINATOR, detail=why, role="scheduler", node=settings.node)
 
 
 @contextmanager

@@ -268,6 +268,10 @@ def faults():
         (lambda: store.pushpull(b"x", nd.ones(1)), "is of type bytes"),
         (lambda: store.pushpull(["x", None], [nd.ones(1)] * 2), "key None is of type NoneType"),
         (lambda: store.add_up_once(2.5, nd.ones(1)), "key 2.5 is of type float"),
+        (
+            lambda: store.add_up_once("sparse", nd.ones((2, 2)).tostype("csr")),
+            "key 'sparse' is csr: kvstore 'nalb' sums dense",
+        ),
         (lambda: store.pushpull("e", []), "key 'e' has no array: give one, or one per device"),
         (lambda: store.broadcast("e", nd.ones(1), []), "key 'e' has no array"),
         (lambda: store.pushpull("n", np.ones(3)), "NDArray"),

@@ -37,3 +37,19 @@ def test_a_folder_that_cannot_be_written_to_keeps_no_part(kept, tmp_path):
     with pytest.raises(MachineError, match="cannot write what rounding took"):
         kept.write(path)
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_sums_of_another_dtype_get_nothing_of_what_was_kept(kept, tmp_path):
+    """Halves lie in memory as float32 too."""
+    path = tmp_path / "kept.npz"
+    kept.write(path)
+    for found in (kept, Residuals.read(path)):
+        halves = cut_of([3, 40], dtype="float16")
+        found.fit(halves)
+        assert not any(found.of(halves, index).any() for index in range(2))
+
+
+def test_a_file_is_its_owners_alone(kept, tmp_path):
+    path = tmp_path / "kept.npz"
+    kept.write(path)
+    assert path.stat().st_mode & 0o777 == 0o600

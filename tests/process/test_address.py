@@ -30,7 +30,7 @@ def test_the_interface_of_an_address():
         ({}, "MASTER_ADDR is not set"),
         ({"NALB_ADDRESS": "node1"}, "no IPv4 address"),
         ({"NALB_ADDRESS": "fd00::1"}, "no IPv4 address"),
-        ({"MASTER_ADDR": "::1"}, "no route"),
+        ({"MASTER_ADDR": "::1"}, "an IPv6 address: name an IPv4 one"),
         ({"GLOO_SOCKET_IFNAME": "eth99"}, "no interface eth99"),
         ({"MASTER_ADDR": "no.such.host.invalid"}, "no route"),
     ],

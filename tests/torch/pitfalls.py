@@ -444,6 +444,12 @@ def plain_sums() -> None:
     dist.all_reduce(whole, dist.ReduceOp.AVG)  # as Lightning does
     of_ranks = size * (size - 1) / 2
     assert whole.tolist() == [int((7 * size + of_ranks) / size), int((-8 * size + of_ranks) / size)]
+    small = torch.tensor([200, 255, 3], dtype=torch.uint8)  # whose sum does not fit into 8 bits
+    work = dist.all_reduce(small, dist.ReduceOp.AVG, async_op=True)
+    work.wait()
+    assert small.tolist() == [200, 255, 3] == work.get_future().wait()[0].tolist()
+    with pytest.raises(RuntimeError):
+        dist.all_reduce(torch.tensor([True]), dist.ReduceOp.AVG)
     require_by_plane(before)
 
 
@@ -457,6 +463,7 @@ def works() -> None:
             assert under_way[0].get_future().wait()[0].data_ptr() == tensors[0].data_ptr()
             assert under_way[1].wait()
             under_way[2].wait()
+            under_way[0].wait()  # gloo completes a future before its work
             assert under_way[0].is_completed()
             assert under_way[0].is_success()
         else:

@@ -1,5 +1,6 @@
 """Checkpoints of one process of PyTorch; a job's are in tests/launch/test_torch_checkpoints.py."""
 
+import os
 from pathlib import Path
 from threading import Lock
 
@@ -11,6 +12,7 @@ from nalb.errors import CheckpointError
 
 torch = pytest.importorskip("torch")
 from nalb.torch import Checkpoints, Progress  # noqa: E402 - torch may be missing
+from nalb.torch.checkpoints import sweep_kept  # noqa: E402
 
 STEPS = 9
 
@@ -153,3 +155,18 @@ def test_without_a_folder_or_without_checkpoints(monkeypatch: pytest.MonkeyPatch
     assert Checkpoints(net, optimizer, every=0).restore() == Progress()
     with pytest.raises(CheckpointError, match="no folder for checkpoints"):
         Checkpoints(net, optimizer, every=1)
+
+
+def test_what_rounding_took_stays_for_as_many_checkpoints_as_there_are(tmp_path: Path) -> None:
+    """Neither what an agent left unfinished when it was killed nor files of ranks that are gone stay."""
+    names = [f"kept-{iteration:012}-{rank}.npz" for rank in range(3) for iteration in (3, 6, 9, 12)]
+    for number, name in enumerate(
+        [*names, "kept-000000000009-0.npz.part", "kept-000000000009-1.npz.part", "of-others.npz"]
+    ):
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, (number, number))
+    sweep_kept(tmp_path / names[3], 0, 2, keep=2)
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {*names[2:8], "kept-000000000009-1.npz.part", "of-others.npz"}
+    sweep_kept(tmp_path / names[7], 1, 2, keep=2)
+    assert {path.name for path in tmp_path.iterdir()} == {*names[2:4], *names[6:8], "of-others.npz"}
