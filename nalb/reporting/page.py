@@ -205,7 +205,7 @@ def existing_report(run_dir: Path, pages: Sequence[Page]) -> list[Path]:
 def write_report(run_dir: Path, force: bool, on_figure: Callable[[str], None]) -> list[Page]:
     """Draw all figures, then write all files; return the pages. `on_figure` is called with a figure's file name before it is drawn.
 
-    Raises InputError where the run cannot be read, where a report exists and `force` is false, or where a file cannot be written, and
+    Raises InputError where the run cannot be read, where a report exists and `force` is false, or where a file cannot be written;
     MachineError where the disk is full.
     """
     pages = pages_of(run_dir)
