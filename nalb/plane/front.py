@@ -446,8 +446,11 @@ class Front:
         with suppress(JobFailed):
             self._wait(lambda: False, GRACE_S)
 
-    def close(self, failed: str | None = None) -> None:
-        """Leave the job, and wait until all ranks have. failed: why the script ends, where it waits for no other rank."""
+    def close(self, failed: str | None = None, cause: Cause = Cause.SCRIPT) -> None:
+        """Leave the job, and wait until all ranks have.
+
+        failed, cause: why the script ends, where it waits for no other rank.
+        """
         if os.getpid() != self._owner:
             return
         if failed is None:
@@ -455,8 +458,10 @@ class Front:
                 self._wait(lambda: not self._rings or self._rings[0].computed_s is None)
         elif self._error is not None:
             tell_launcher(self._error.failure)  # the script's own words are torch's, which name nobody
+        elif cause is Cause.INPUT:
+            tell_launcher(self._failure(cause, failed))  # whose words do not tell that no restart helps
         self._is_leaving = True
         with suppress(OSError):
-            self.agent.send(o.Leave(carried(self._failure(Cause.SCRIPT, failed)) if failed else None))
+            self.agent.send(o.Leave(carried(self._failure(cause, failed)) if failed else None))
         self._reader.join()
         self.agent.close()

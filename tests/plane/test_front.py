@@ -19,6 +19,8 @@ from nalb.plane import agent_process
 from nalb.plane import front as fronts
 from nalb.plane import orders as o
 from nalb.plane.front import Front, JobFinished, PlaneSum, RingSum
+from nalb.process.guardian import VARIABLE
+from nalb.process.last_words import failure_in
 from nalb.services.exchange.messages import CallAgreed, Finish
 
 LIMIT_S = 20.0
@@ -381,11 +383,15 @@ def test_the_job_may_want_no_further_iteration(job):
 
 
 @pytest.mark.parametrize("failed", [None, "failed: ValueError: no"])
-def test_leaving(ends, failed):
+@pytest.mark.parametrize("cause", [Cause.SCRIPT, Cause.INPUT])
+def test_leaving(ends, failed, cause, monkeypatch, capfd):
+    monkeypatch.setenv(VARIABLE, "id")  # a launcher
     job = Job(ends)
-    closing = job.thread.submit(job.front.close, failed)
+    closing = job.thread.submit(job.front.close, failed, cause)
     leave = job.agent.hear()
-    assert (leave.failure and leave.failure.detail) == failed
+    assert (leave.failure and (leave.failure.detail, leave.failure.cause)) == (failed and (failed, cause))
+    told = failure_in(capfd.readouterr().err)[1]  # where the script's own words tell people but not the launcher
+    assert told == (leave.failure if cause is Cause.INPUT else None)
     assert not closing.done()
     os.kill(job.front.agent.pid, signal.SIGKILL)
     job.agent.socket.close()
