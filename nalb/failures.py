@@ -10,7 +10,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from nalb.errors import JobError, printable
+from nalb.errors import InputError, JobError, printable
 
 DETAIL_MOST = 4096  # characters
 NOT_LEFT = (
@@ -41,6 +41,7 @@ class Cause(Enum):
     STOPPED = "stopped"  # a signal has stopped a process
     ENDED = "ended"  # a process exited or was killed
     SCRIPT = "script"  # the training script failed
+    INPUT = "input"  # the script, an option or a file asks for what cannot be
     CHECKPOINT = "checkpoint"  # a checkpoint could not be written
     NO_STORE = "no-store"  # a worker ended without a KVStore of nalb's
     UNREACHABLE = "unreachable"  # nothing passes between two nodes
@@ -58,8 +59,10 @@ class Cause(Enum):
     PROCESS = "process"  # something of nalb or MXNet failed in a process
 
 
+# What the user gave is wrong, so every attempt ends alike, on whatever nodes.
+_WRONG_INPUT = {Cause.INPUT, Cause.BATCHING, Cause.TOKENS, Cause.REFUSED, Cause.NO_STORE}
 # One node reports these causes, but another node may be at fault, or the script on all of them.
-_BLAME_NOBODY = {Cause.UNREACHABLE, Cause.NO_COORDINATOR, Cause.UNEQUAL, Cause.NO_STORE}
+_BLAME_NOBODY = {Cause.UNREACHABLE, Cause.NO_COORDINATOR, Cause.UNEQUAL} | _WRONG_INPUT
 
 Role = Annotated[str, Meta(pattern=r"^(worker|(site |global )?server|scheduler|agent)\Z")]
 Node = Annotated[str, Meta(min_length=1, max_length=255)]
@@ -85,9 +88,19 @@ class Failure(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omi
         """The node that failed, where that is known."""
         return None if self.cause in _BLAME_NOBODY else self.node
 
+    @property
+    def is_wrong_input(self) -> bool:
+        """Whether the script, an option or a file must be corrected, so that no restart helps."""
+        return self.cause in _WRONG_INPUT
+
     def is_of(self, role: str, node: str) -> bool:
         """Whether the failure names this process."""
         return (self.role, self.node) == (role, node)
+
+
+def cause_of(error: BaseException | None, otherwise: Cause) -> Cause:
+    """The cause of a failure by this error: INPUT for an InputError."""
+    return Cause.INPUT if isinstance(error, InputError) else otherwise
 
 
 def carried(failure: Failure) -> Failure:

@@ -3,7 +3,8 @@
 import msgspec
 import pytest
 
-from nalb.failures import DETAIL_MOST, Cause, Failure, JobFailed, Phase, carried, render
+from nalb.errors import InputError
+from nalb.failures import DETAIL_MOST, Cause, Failure, JobFailed, Phase, carried, cause_of, render
 from nalb.process.last_words import FAILURE, failure_in
 
 WHOLE = Failure(
@@ -47,5 +48,13 @@ def test_words_that_no_message_can_carry_are_cut_and_replaced() -> None:
 
 @pytest.mark.parametrize("cause", Cause)
 def test_whom_a_restart_may_blame(cause: Cause) -> None:
-    nobody = {Cause.UNREACHABLE, Cause.NO_COORDINATOR, Cause.UNEQUAL, Cause.NO_STORE}
-    assert msgspec.structs.replace(WHOLE, cause=cause).culprit == (None if cause in nobody else "n1")
+    wrong_input = {Cause.INPUT, Cause.BATCHING, Cause.TOKENS, Cause.REFUSED, Cause.NO_STORE}
+    nobody = {Cause.UNREACHABLE, Cause.NO_COORDINATOR, Cause.UNEQUAL} | wrong_input
+    failure = msgspec.structs.replace(WHOLE, cause=cause)
+    assert failure.culprit == (None if cause in nobody else "n1")
+    assert failure.is_wrong_input == (cause in wrong_input)
+
+
+def test_an_input_error_is_wrong_input() -> None:
+    assert cause_of(InputError("no"), Cause.SCRIPT) is Cause.INPUT
+    assert [cause_of(error, Cause.SCRIPT) for error in (ValueError("no"), None)] == [Cause.SCRIPT] * 2

@@ -23,7 +23,7 @@ from nalb.batching.speed import Predictor, require_library
 from nalb.errors import InputError, MachineError, NalbError
 from nalb.extensions import own_of
 from nalb.extras import require_mxnet
-from nalb.failures import Cause, Failure
+from nalb.failures import Cause, Failure, cause_of
 from nalb.process.exhaustion import raise_file_limit
 from nalb.process.last_words import die
 from nalb.protocol import wire
@@ -140,7 +140,7 @@ def main() -> int:
             except OSError as error:  # the training is complete
                 print(f"nalb: models of speeds are not stored ({error}): make room there", file=sys.stderr, flush=True)
     except NalbError as error:
-        die(Failure(cause=Cause.PROCESS, detail=str(error)), error.exit_code)
+        die(Failure(cause=cause_of(error, Cause.PROCESS), detail=str(error)), error.exit_code)
     return 0
 
 

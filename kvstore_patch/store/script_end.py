@@ -19,7 +19,7 @@ from typing import NoReturn
 from msgspec.structs import replace
 
 from nalb.errors import CheckpointError, PeerError, one_line
-from nalb.failures import NOT_LEFT, Cause, Failure, Phase
+from nalb.failures import NOT_LEFT, Cause, Failure, Phase, cause_of
 from nalb.process.last_words import tell_launcher
 
 _status: object = None  # the argument of the last call of sys.exit
@@ -64,7 +64,8 @@ def at_exit(node: str, close: Callable[[], None], fail: Callable[[Failure], None
                 traceback.print_exception(late)
                 error = late
         why = f"it exited with {code}" if error is None else one_line(error)
-        failure = Failure(cause=Cause.SCRIPT, detail=f"failed: {why}", role="worker", node=node)
+        cause = cause_of(error, Cause.SCRIPT)
+        failure = Failure(cause=cause, detail=f"failed: {why}", role="worker", node=node)
         if isinstance(error, CheckpointError) and error.writing is not None:
             failure = replace(failure, cause=Cause.CHECKPOINT, phase=Phase.CHECKPOINT, iteration=error.writing)
         fail(failure)

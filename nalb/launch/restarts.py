@@ -1,8 +1,8 @@
 """Restarts a job that failed, from its newest checkpoint and without the nodes that are lost.
 
 A node is lost when its host cannot be reached, or when it failed in two attempts in a row. Lost nodes are left out for good
-if --min-nodes allows that; otherwise all nodes are tried again. Only a failure of the job (JobFailed) leads to a restart.
-Errors of the user or the machine and Ctrl-C do not.
+if --min-nodes allows that; otherwise all nodes are tried again. Only a failure of the job (JobFailed) leads to a restart, unless
+wrong input is its cause. Errors of the user or the machine and Ctrl-C do not.
 """
 
 import time
@@ -122,6 +122,8 @@ def see_through(
             message = str(dated)
             if not policy.max_restarts:
                 raise dated from None
+            if failure.is_wrong_input:
+                raise JobError(f"{message}; no restart: it would end so again", error.exit_code) from None
             if attempt.number == policy.max_restarts:
                 raise JobError(f"{message}; restarts: all {policy.max_restarts} are used", error.exit_code) from None
             following, where = after_failure(attempt, failure.culprit, unreachable(), nodes, policy.min_nodes)

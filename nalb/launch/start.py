@@ -146,8 +146,10 @@ def _counted(job: RunningJob) -> str:
 
 
 def check_workers(options: JobOptions, workers: int) -> None:
-    """Raise InputError for a subset of more workers than there are, and for batches' maxima of another number of workers."""
+    """Raise InputError for options of batches or tokens that do not fit the number of workers."""
     batch_maxima(options.batch_most, workers, "--batch-most")
+    if options.batch_total is not None and options.batch_total < workers:
+        raise InputError(f"--batch-total {options.batch_total}: give {workers} workers 1 sample each, or more")
     subset, others = options.token_subset, int(options.token_apart)  # with --apart, one worker beside the subset
     if subset is not None and subset + others > workers:
         raise InputError(f"--subset {subset}: the job has {workers} workers: choose at most {workers - others}")

@@ -403,12 +403,12 @@ def _culprits(failed: list[LocalProcess]) -> list[LocalProcess]:
 def _blames_another(child: LocalProcess) -> bool:
     """Whether it ended by itself and repeats the coordinator's verdict, as scripts do that PyTorch ends by an exception.
 
-    A failure of no node is a verdict too, unless its cause is PROCESS: then it is this process's own.
+    A failure of no node is a verdict too, unless its cause is PROCESS or INPUT: then it is this process's own.
     """
     ending, told = child.poll(), child.failure
     if ending is None or not ending.is_explained or told is None:
         return False
-    return told.cause is not Cause.PROCESS if told.node is None else told.node != child.spec.node
+    return told.cause not in {Cause.PROCESS, Cause.INPUT} if told.node is None else told.node != child.spec.node
 
 
 def print_line(line: str) -> None:

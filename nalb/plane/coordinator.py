@@ -17,7 +17,7 @@ from nalb.batching.schemes import BASELINES, PREDICTORS
 from nalb.batching.speed import Predictor, require_library
 from nalb.errors import InputError, NalbError
 from nalb.extensions import own_of
-from nalb.failures import Cause, Failure
+from nalb.failures import Cause, Failure, cause_of
 from nalb.feedback.routing import Routing
 from nalb.plane.rendezvous import ALONE, END, NO_RING
 from nalb.process.exhaustion import raise_file_limit
@@ -72,7 +72,8 @@ def main() -> int:
         settings = for_agents(os.environ, node=node, endpoint=f"tcp://{endpoint}", size=int(size), role="scheduler")
         serve(settings, has_ring=NO_RING not in options, is_alone=ALONE in options)
     except NalbError as error:
-        die(Failure(cause=Cause.COORDINATOR, detail=str(error), role="scheduler", node=node), error.exit_code)
+        cause = cause_of(error, Cause.COORDINATOR)
+        die(Failure(cause=cause, detail=str(error), role="scheduler", node=node), error.exit_code)
     return 0
 
 

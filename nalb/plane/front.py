@@ -69,6 +69,7 @@ class _Ring:
     """An iteration that the ring sums."""
 
     iteration: int
+    asked_s: float  # when the script asked for its first sum
     started_s: float
     left: int = 0  # sums that are under way
     computed_s: float | None = None  # when its last sum was begun
@@ -148,6 +149,7 @@ class Front:
         self._calls = self._registrations = self._segments = 0
         self._next: int | None = None  # iteration; None: the first one of a registration
         self._route: o.Route | None = None  # of the iteration under way
+        self._asked_s = self._planned_s = 0.0  # when its first sum was asked for, and when its route was there
         self._tensors: list[tuple[int, np.dtype[Any]]] = []
         self._segment: OwnSegment | None = None
         self._reader = threading.Thread(target=self._read, name="nalb-sums", daemon=True)
@@ -221,7 +223,8 @@ class Front:
         self._wait(lambda: place.number not in self._under_way)
         segment = self._segment or self._share_segment()
         self.by_plane += 1
-        self.send(o.Sum(place.number, segment.number, segment.offsets[place.number], self._calls))
+        offset_bytes = segment.offsets[place.number]
+        self.send(o.Sum(place.number, segment.number, offset_bytes, self._calls, self._asked_s, self._planned_s))
         return PlaneSum(self, place.number, segment.array(place.number))
 
     def _begin(self, tensor: int, one: PlaneSum) -> None:
@@ -251,12 +254,14 @@ class Front:
             one = self._rings.popleft()
             assert one.computed_s is not None
             with suppress(OSError):  # the next call meets it
-                self.agent.send(o.RingDone(one.iteration, one.started_s, one.computed_s, monotonic()))
+                self.agent.send(o.RingDone(one.iteration, one.asked_s, one.started_s, one.computed_s, monotonic()))
             self._news.notify_all()
 
     def _begin_iteration(self) -> None:
         """Wait for the plan of the next iteration, and begin it."""
+        self._asked_s = monotonic()
         self._wait(lambda: self._is_finished or self._next_route() is not None)
+        self._planned_s = monotonic()
         self._route = self._next_route()
         if self._route is None:
             raise JobFinished
@@ -265,7 +270,7 @@ class Front:
         if self._route.by_ring:
             self._let_segment_go()
             with self._news:
-                self._rings.append(_Ring(iteration, monotonic()))
+                self._rings.append(_Ring(iteration, self._asked_s, self._planned_s))
 
     def _next_route(self) -> o.Route | None:
         """The newest route that covers the next iteration; that of a registration's first one says its number."""
@@ -441,8 +446,11 @@ class Front:
         with suppress(JobFailed):
             self._wait(lambda: False, GRACE_S)
 
-    def close(self, failed: str | None = None) -> None:
-        """Leave the job, and wait until all ranks have. failed: why the script ends, where it waits for no other rank."""
+    def close(self, failed: str | None = None, cause: Cause = Cause.SCRIPT) -> None:
+        """Leave the job, and wait until all ranks have.
+
+        failed, cause: why the script ends, where it waits for no other rank.
+        """
         if os.getpid() != self._owner:
             return
         if failed is None:
@@ -450,8 +458,10 @@ class Front:
                 self._wait(lambda: not self._rings or self._rings[0].computed_s is None)
         elif self._error is not None:
             tell_launcher(self._error.failure)  # the script's own words are torch's, which name nobody
+        elif cause is Cause.INPUT:
+            tell_launcher(self._failure(cause, failed))  # whose words do not tell that no restart helps
         self._is_leaving = True
         with suppress(OSError):
-            self.agent.send(o.Leave(carried(self._failure(Cause.SCRIPT, failed)) if failed else None))
+            self.agent.send(o.Leave(carried(self._failure(cause, failed)) if failed else None))
         self._reader.join()
         self.agent.close()

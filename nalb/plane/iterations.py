@@ -57,6 +57,7 @@ class RankIterations:
         self._calls: list[int] = []  # the script's calls up to the sum of each tensor begun
         self._noted = 0, 0  # calls up to the last one that was ready, and summed
         self._started_s = self._computed_s = self._last_end_s = 0.0
+        self._plan_wait_s = 0.0  # of the iteration under way by the plane
         self._cpu_before_s = 0.0
         self._take: dict[type, Callable[[Any], None]] = {
             m.Called: self._announce,
@@ -173,6 +174,7 @@ class RankIterations:
             iteration = self._protocol.iteration
             self._progress = self._exchange.begin(iteration, self._plan, self._cut)
             self._calls, self._started_s = [], 0.0
+            self._plan_wait_s = self._waited_s(order.asked_s, order.planned_s)
             self._cpu_before_s = time.process_time()
             self._client.note(exchanging=iteration)
         if order.tensor != len(self._calls):
@@ -213,7 +215,8 @@ class RankIterations:
         if plan is None or not plan.routes_itself or order.iteration != iteration:
             raise PeerError(f"has summed iteration {order.iteration} by the ring, where {iteration} comes next")
         self._client.note(computed=iteration)
-        self._report_done(plan, order.started_s, order.computed_s, order.finished_s, None)
+        plan_wait_s = self._waited_s(order.asked_s, order.started_s)
+        self._report_done(plan, plan_wait_s, order.started_s, order.computed_s, order.finished_s, None)
 
     # ---- plans
 
@@ -259,13 +262,17 @@ class RankIterations:
         if (sums := self._exchange.end()) is not None:
             m.require_fit(sums)
             self._client.send(sums)
-        self._report_done(self._plan, self._started_s or end_s, self._computed_s, end_s, cpu_s)
+        self._report_done(self._plan, self._plan_wait_s, self._started_s or end_s, self._computed_s, end_s, cpu_s)
+
+    def _waited_s(self, asked_s: float, planned_s: float) -> float:
+        """The part of the wait for a plan that lies after the last iteration's end: the script may ask before that."""
+        return max(0.0, planned_s - max(asked_s, self._last_end_s))
 
     def _report_done(
-        self, plan: m.Plan, started_s: float, computed_s: float, end_s: float, cpu_s: float | None
+        self, plan: m.Plan, plan_wait_s: float, started_s: float, computed_s: float, end_s: float, cpu_s: float | None
     ) -> None:
         self._client.note(exchanging=-1)
         iteration, took_s = self._protocol.iteration, end_s - self._last_end_s
-        done = m.Done(iteration, end_s - started_s, took_s, 0.0, started_s, end_s, computed_s, cpu_s)
+        done = m.Done(iteration, end_s - started_s, took_s, plan_wait_s, started_s, end_s, computed_s, cpu_s)
         self._client.send(done, waits=iteration < plan.until)
         self._last_end_s, self._plan = end_s, None

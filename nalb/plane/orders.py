@@ -106,6 +106,8 @@ class Sum(Order, frozen=True):
     segment: Number
     offset_bytes: Number
     calls: Number  # that the script has made so far, this one included
+    asked_s: float  # when the script asked for the iteration's first sum, on the monotonic clock
+    planned_s: float  # when it had that iteration's route
 
 
 class Ready(Order, frozen=True):
@@ -136,7 +138,8 @@ class RingDone(Order, frozen=True):
     """An iteration was summed by the ring; times are of the monotonic clock."""
 
     iteration: Number
-    started_s: float
+    asked_s: float  # when the script asked for its first sum
+    started_s: float  # when it had the route
     computed_s: float
     finished_s: float
 

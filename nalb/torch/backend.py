@@ -22,6 +22,7 @@ import torch
 import torch.distributed as dist
 
 from nalb.errors import InputError, one_line
+from nalb.failures import Cause, cause_of
 from nalb.plane.front import Front
 from nalb.schemes import GLOO
 from nalb.torch import NAME
@@ -257,7 +258,7 @@ def _leave() -> None:
         error = _end_of_script()
         if error is not None:  # to collect PyTorch's objects takes the interpreter a second at its end, and others wait
             gc.freeze()
-        leaving.leave(None if error is None else f"failed: {one_line(error)}")
+        leaving.leave(None if error is None else f"failed: {one_line(error)}", cause_of(error, Cause.SCRIPT))
 
 
 def _end_of_script() -> BaseException | None:

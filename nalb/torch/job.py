@@ -87,14 +87,14 @@ class TorchJob:
         is_sure = self._cut_off == CUT_OFF_LOOKS
         return "waits for other ranks in gloo, which has lost a connection to one of them" if is_sure else None
 
-    def leave(self, failed: str | None = None) -> None:
-        """Leave the job. failed: why the script ends, where it waits for no other rank."""
+    def leave(self, failed: str | None = None, cause: Cause = Cause.SCRIPT) -> None:
+        """Leave the job. failed, cause: why the script ends, where it waits for no other rank."""
         if self.front is not None:
             if failed is not None and self.front.ends_script:
                 with suppress(OSError):  # this process has no descriptor left
                     if any(one.has_lost_one() for one in self._gloo):
                         self.front.await_error()  # gloo's error names no rank, and hides which one ended first
-            self.front.close(failed)
+            self.front.close(failed, cause)
         if self.machine is not None:
             self.machine.close()
         close_gpus()

@@ -54,6 +54,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "launch --root 127.0.0.1 --nodes 3 --rank 0 --plain --framework mxnet --batching lb-bsp --batch-most 5,6 -- true",
             "--batch-most='5, 6': give one number of samples for all workers, or 3 with commas",
         ),
+        (
+            f"launch {LOCAL} --batching lb-bsp --batch-total 1 -- true",
+            "--batch-total 1: give 2 workers 1 sample each, or",
+        ),
         (f"launch {LOCAL} --alpha-bytes -5 -- true", "--alpha-bytes -5: choose 0.001 to 1e+12"),
         ("launch --local 2 --precision int9 -- true", "--precision 'int9' is unknown: did you mean 'int8'?"),
         (

@@ -1,12 +1,15 @@
 """How a training script ends, in plain processes: with which word and code, and with nothing lost that it has written."""
 
+import os
 import subprocess
 import sys
 
 import pytest
 
-from nalb.errors import PeerError
-from nalb.failures import NOT_LEFT
+from nalb.errors import InputError, PeerError
+from nalb.failures import NOT_LEFT, Cause
+from nalb.process.guardian import VARIABLE
+from nalb.process.last_words import failure_in
 
 BEGIN = """
 import atexit, os, sys
@@ -51,6 +54,15 @@ if child: sys.exit(os.waitpid(child, 0)[1])""", ", then the restclosed, then the
 def test_how_a_script_ends(end, says, code):
     done = subprocess.run([sys.executable, "-c", BEGIN + end], capture_output=True, text=True, check=False, timeout=60)
     assert (done.stdout, done.returncode) == (says, code), done.stderr
+
+
+@pytest.mark.parametrize(("error", "cause"), [(InputError, Cause.INPUT), (ValueError, Cause.SCRIPT)])
+def test_wrong_input_is_told_as_such(error, cause):
+    end = f"from {error.__module__} import {error.__name__}; raise {error.__name__}('no')"
+    environment = {**os.environ, VARIABLE: "id"}
+    argv = [sys.executable, "-c", BEGIN + end]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60, env=environment)
+    assert [told.cause for line in done.stderr.split("\n") if (told := failure_in(line)[1])] == [cause]
 
 
 def test_what_a_failing_script_has_written_is_kept(tmp_path):

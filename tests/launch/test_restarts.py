@@ -183,6 +183,14 @@ def test_what_no_restart_would_mend(tmp_path: Path, error: Exception) -> None:
         run_job(tmp_path, [error], RestartPolicy(3, 1, None))
 
 
+@pytest.mark.parametrize("cause", [Cause.INPUT, Cause.BATCHING])
+def test_wrong_input_ends_the_job_at_once(tmp_path: Path, cause: Cause) -> None:
+    with pytest.raises(JobError, match=r"^worker n1 failed; no restart: it would end so again\Z") as caught:
+        run_job(tmp_path, [failed(7, cause)], RestartPolicy(3, 1, None))
+    assert caught.value.exit_code == 7
+    assert not (tmp_path / "restart-1").exists()
+
+
 @pytest.mark.parametrize(
     "policy",
     [RestartPolicy(-1, None, None), RestartPolicy(0, 2, None), RestartPolicy(1, 0, None), RestartPolicy(1, 4, None)],

@@ -198,6 +198,18 @@ def test_ranks_that_fail_are_named_and_the_job_restarts(launch: Launch, tmp_path
 
 @needs_torch
 @pytest.mark.torch
+def test_a_script_with_wrong_input_does_not_restart(launch: Launch, tmp_path: Path) -> None:
+    script = [*STEPS, "1000", str(tmp_path / "attempts"), "input"]
+    job = launch("--local", "2", "--max-restarts", "2", "--", *script, **cache_of_torch(tmp_path))
+    assert job.end(START_LIMIT_S + END_LIMIT_S)[0] == 1, job.output
+    assert job.failure().cause is Cause.INPUT
+    assert "InputError: 0 samples: give more data" in job.failure().detail
+    assert not (job.run_dir / "restart-1").exists()
+    job.assert_nothing_left()
+
+
+@needs_torch
+@pytest.mark.torch
 def test_a_rank_that_leaves_early_is_named_by_those_that_fail_for_it(launch: Launch, tmp_path: Path) -> None:
     job = launch("--local", "2", "--", *STEPS, "1000", str(tmp_path / "attempts"), "leaves", **cache_of_torch(tmp_path))
     assert job.end(START_LIMIT_S)[0] != 0, job.output

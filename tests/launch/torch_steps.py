@@ -14,6 +14,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from nalb.errors import InputError
+
 AT_STEP = 6  # plans are made from the fourth step on
 
 
@@ -23,6 +25,8 @@ def end(ending: str) -> None:
         agent.kill()
     elif ending == "exception":
         raise RuntimeError("there is no more data")
+    elif ending == "input":
+        raise InputError("0 samples: give more data")
     elif ending == "leaves":
         sys.exit()
     elif ending == "killed":

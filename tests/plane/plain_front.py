@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import threading
+import time
 from collections import deque
 from itertools import pairwise
 
@@ -92,15 +93,20 @@ class PlainFront:
             if isinstance(route, Finish) or route.registration == self.registrations - 1:
                 return route
 
-    def begin(self, tensors=None):
-        """Hand all tensors to the agent."""
+    def begin(self, tensors=None, waited_s=0.0):
+        """Hand all tensors to the agent. waited_s: what the script waited for the plan, which has just come."""
+        planned_s = time.monotonic()
         for index in range(len(self.tensors) if tensors is None else tensors):
             self.calls += 1
-            self.send(orders.Sum(index, self.memory, self.offsets[index], self.calls))
+            self.sum(index, planned_s - waited_s, planned_s)
             elements = len(self.tensors[index])
             if elements > 10:
                 self.send(orders.Ready(index, elements // 2))
             self.send(orders.Ready(index, elements))
+
+    def sum(self, index, asked_s=0.0, planned_s=0.0):
+        """Ask for the sum of a tensor that is not ready yet."""
+        self.send(orders.Sum(index, self.memory, self.offsets[index], self.calls, asked_s, planned_s))
 
     def wait(self, tensors=None):
         """Wait for the sums."""

@@ -16,9 +16,11 @@ import numpy as np
 import pytest
 import zmq
 
+from nalb.events import IterationEvent
 from nalb.failures import Cause
 from nalb.plane import orders
 from nalb.plane.links import HEADER, identity_of
+from nalb.reporting.run_file import read_events
 from nalb.services.exchange import messages as m
 from nalb.services.exchange.calls import announcement
 from nalb.transport.keys import key_path, make_keys, write_keys
@@ -28,6 +30,7 @@ from tests.plane.plain_front import LIMIT_S, Ended, PlainFront, meet, on_all
 pytestmark = pytest.mark.jobs
 ROOT = Path(__file__).parents[2]
 MARK = "NALB_TEST_RUN"
+NODES = ("n0", "n1")
 
 
 @pytest.fixture
@@ -44,6 +47,11 @@ def environment(monkeypatch):
         os.kill(pid, signal.SIGKILL)
     while PlainFront.made:
         PlainFront.made.pop().close()
+
+
+def iterations_in(folder):
+    """What the job's coordinator told of its iterations."""
+    return [event for event in read_events(folder) if isinstance(event, IterationEvent)]
 
 
 def marked(token):
@@ -255,7 +263,8 @@ def test_what_rounding_took_is_written_between_two_sums_of_an_iteration(environm
         with np.load(tmp_path / f"{front.rank}.npz") as kept:
             assert [len(kept[name]) for name in kept.files] == [20_000, 6_000]
     for front in fronts:
-        front.send(orders.Sum(1, front.memory, front.offsets[1], 2))
+        front.calls = 2
+        front.sum(1)
         front.send(orders.Ready(1, 6_000))
     for front in fronts:
         while front.hear(orders.Summed) != orders.Summed(1, 6_000):
@@ -271,9 +280,11 @@ def test_what_waits_for_a_sum_does_not_hold_up_its_elements(environment, tmp_pat
     fronts = half_way()
     for front in fronts:
         front.tensors[1][:] = front.rank + 1
-        front.send(orders.Sum(1, front.memory, front.offsets[1], 2))
+        front.calls = 2
+        front.sum(1)
         if overtakes is orders.Sum:
-            front.send(orders.Sum(0, front.memory, front.offsets[0], 3))
+            front.calls = 3
+            front.sum(0)
         else:
             front.send(orders.Leave() if overtakes is orders.Leave else orders.WriteKept(str(tmp_path / "kept")))
         front.send(orders.Ready(1, 6_000))
@@ -542,9 +553,9 @@ def test_a_rank_that_never_comes(environment):
     assert job.is_over()
 
 
-def test_iterations_of_the_ring(environment):
+def test_iterations_of_the_ring(environment, tmp_path):
     """Where links do not set the pace the ring sums: single iterations at first, then several by one route."""
-    del environment
+    environment.setenv("NALB_SAMPLES", str(tmp_path / "samples.jsonl"))
     fronts = [PlainFront(rank, 2) for rank in range(2)]
     meet(fronts)
     for front in fronts:
@@ -566,7 +577,7 @@ def test_iterations_of_the_ring(environment):
                 began_s = time.monotonic()
                 front.calls += 1
                 front.send(orders.RingBegun(front.calls))
-                front.send(orders.RingDone(number, began_s, began_s, began_s + 1e-6))
+                front.send(orders.RingDone(number, began_s - 100.0, began_s, began_s, began_s + 1e-6))
         return by_ring
 
     first, second = on_all(fronts, run)
@@ -575,6 +586,37 @@ def test_iterations_of_the_ring(environment):
     for front in fronts:
         front.leave()
     assert [front.agent.wait(LIMIT_S) for front in fronts] == [0, 0]
+    ring = {number for begun, until in first for number in range(begun, until + 1)}
+    events = [event for event in iterations_in(tmp_path) if event.iteration in ring]
+    for node in NODES:
+        assert all(0.0 <= event.plan_wait_s[node] <= event.iteration_s[node] for event in events)
+        assert any(event.plan_wait_s[node] for event in events)
+
+
+def test_the_wait_for_a_plan_is_told(environment, tmp_path):
+    """What lies before the last iteration's end is none: a script may ask for the next sum while others are under way."""
+    environment.setenv("NALB_SCHEME", "average")
+    environment.setenv("NALB_SAMPLES", str(tmp_path / "samples.jsonl"))
+    fronts = [PlainFront(rank, 2) for rank in range(2)]
+    meet(fronts)
+    for front in fronts:
+        front.register([5000])
+    for waited_s in (0.0, 0.1, 100.0):
+        for front in fronts:
+            front.route()
+        time.sleep(0.2)
+        for front in fronts:
+            front.begin(waited_s=waited_s)
+        for front in fronts:
+            front.wait()
+    for front in fronts:
+        front.leave()
+    assert [front.agent.wait(LIMIT_S) for front in fronts] == [0, 0]
+    for node in NODES:
+        short, exact, long = (event.plan_wait_s[node] for event in iterations_in(tmp_path))
+        assert short == 0.0
+        assert exact == pytest.approx(0.1)
+        assert 0.2 <= long < 100.0
 
 
 def test_plans_that_come_ahead(environment):

@@ -12,15 +12,19 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from nalb.failures import DETAIL_MOST, Cause, Failure, JobFailed
 from nalb.plane import agent_process
 from nalb.plane import front as fronts
 from nalb.plane import orders as o
 from nalb.plane.front import Front, JobFinished, PlaneSum, RingSum
+from nalb.process.guardian import VARIABLE
+from nalb.process.last_words import failure_in
 from nalb.services.exchange.messages import CallAgreed, Finish
 
 LIMIT_S = 20.0
+WAIT_S = 0.3
 SIZES = (3000, 2001)  # an iteration; 2001 elements end off the alignment
 
 
@@ -93,6 +97,12 @@ class Job:
         self.agent.tell(o.Route(registration=0, first=first, until=until, by_ring=by_ring))
         return placed
 
+    def hear_next(self, kind):
+        """The next order of this kind; those before it are dropped."""
+        while not isinstance(order := self.agent.hear(), kind):
+            pass
+        return order
+
     def begin(self, placed):
         """One sum by the plane: itself, and what its thread is called with."""
         one, said = placed.result(LIMIT_S), []
@@ -145,7 +155,7 @@ def test_a_sum_by_the_plane(job):
     placed = job.learn(first=7)
     segment, order = job.agent.hear(), job.agent.hear()
     assert segment.size_bytes == 12032 + 8064  # 64-byte steps
-    assert order == o.Sum(tensor=0, segment=segment.number, offset_bytes=0, calls=5)
+    assert (order.tensor, order.segment, order.offset_bytes, order.calls) == (0, segment.number, 0, 5)
     one, said = job.begin(placed)
     one.memory[:2000] = np.arange(2000)
     one.ready(2000)
@@ -159,7 +169,7 @@ def test_a_sum_by_the_plane(job):
     assert said == [(0, 1000), (1000, 3000), "ended"]
     assert one.memory[2999] == 5.0
     second = job.place(2001)
-    assert job.agent.hear() == o.Sum(tensor=1, segment=segment.number, offset_bytes=12032, calls=6)
+    assert job.agent.hear() == structs.replace(order, tensor=1, offset_bytes=12032, calls=6)
     assert len(second.result(LIMIT_S).memory) == 2001
 
 
@@ -191,6 +201,31 @@ def test_an_iteration_of_the_ring_is_told_once_all_its_sums_are_done(job):
     told = job.agent.hear()
     assert told.iteration == 3
     assert told.started_s <= told.computed_s <= told.finished_s
+
+
+@pytest.mark.parametrize("by_ring", [False, True])
+def test_how_long_the_script_waited_for_a_plan_is_told(job, by_ring):
+    ways = job.learn(by_ring=by_ring, until=0).result(LIMIT_S), job.place(2001).result(LIMIT_S)
+    for tensor, one in enumerate(ways):
+        if by_ring:
+            one.done()
+        else:
+            one.begin(lambda *_: None, lambda _: None)
+            job.agent.tell(o.Summed(tensor, SIZES[tensor]))
+    placed = job.place(3000)
+    time.sleep(WAIT_S)
+    assert not placed.done()
+    job.agent.tell(o.Route(registration=0, first=1, until=1, by_ring=by_ring))
+    next_ways = placed.result(LIMIT_S), job.place(2001).result(LIMIT_S)
+    if by_ring:
+        for one in next_ways:
+            one.done()
+        first, second = (job.hear_next(o.RingDone) for _ in range(2))
+        assert first.started_s - first.asked_s < WAIT_S <= second.started_s - second.asked_s
+    else:
+        sums = [job.hear_next(o.Sum) for _ in range(4)]
+        waits_s = [one.planned_s - one.asked_s for one in sums]
+        assert waits_s[0] == waits_s[1] < WAIT_S <= waits_s[2] == waits_s[3]
 
 
 def test_collectives_of_gloo_alone_are_counted_and_told(job):
@@ -348,11 +383,15 @@ def test_the_job_may_want_no_further_iteration(job):
 
 
 @pytest.mark.parametrize("failed", [None, "failed: ValueError: no"])
-def test_leaving(ends, failed):
+@pytest.mark.parametrize("cause", [Cause.SCRIPT, Cause.INPUT])
+def test_leaving(ends, failed, cause, monkeypatch, capfd):
+    monkeypatch.setenv(VARIABLE, "id")  # a launcher
     job = Job(ends)
-    closing = job.thread.submit(job.front.close, failed)
+    closing = job.thread.submit(job.front.close, failed, cause)
     leave = job.agent.hear()
-    assert (leave.failure and leave.failure.detail) == failed
+    assert (leave.failure and (leave.failure.detail, leave.failure.cause)) == (failed and (failed, cause))
+    told = failure_in(capfd.readouterr().err)[1]  # where the script's own words tell people but not the launcher
+    assert told == (leave.failure if cause is Cause.INPUT else None)
     assert not closing.done()
     os.kill(job.front.agent.pid, signal.SIGKILL)
     job.agent.socket.close()

@@ -69,6 +69,8 @@ class Batching(Service):
                 self.joining.note(process, now_s)
                 sizer.join(process.rank, message)
         except InputError as error:
+            if isinstance(message, m.JoinBatching):  # what all ask for together cannot be
+                return Failure(cause=Cause.BATCHING, detail=f"batches cannot be sized: {error}")
             return process.failure(Cause.BATCHING, f"cannot have its batch sized: {error}")
         for sizes in sizer.outbox:
             for worker in self.members.workers:

@@ -228,6 +228,13 @@ def test_a_job_whose_script_does_not_take_part_ends_with_the_reason():
     assert (job.state.verdict.cause, who(job.state.verdict)) == (Cause.BATCHING, ("worker", "n0"))
 
 
+def test_sizes_that_no_workers_can_have_are_no_workers_fault():
+    job = Job(NALB_BATCH_TOTAL="1")
+    for rank in (0, 1):
+        job.say(rank, m.JoinBatching(16, None))
+    assert (job.state.verdict.cause, who(job.state.verdict)) == (Cause.BATCHING, (None, None))
+
+
 @pytest.mark.parametrize(
     ("name", "value"), [("NALB_BATCHING", "magic"), ("NALB_BATCH_TOTAL", "0"), ("NALB_BATCH_MOST", "4,x"),
                         ("NALB_BATCH_MOST", "4,4,4"), ("NALB_PREDICTOR", "crystal")]
