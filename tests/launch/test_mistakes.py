@@ -101,7 +101,7 @@ def test_a_run_directory_that_holds_a_run(tmp_path: Path, capsys: pytest.Capture
 def test_a_run_directory_that_takes_no_files(capsys: pytest.CaptureFixture[str]) -> None:
     code, line = refusal(capsys, "--out", "/proc/sys", "--local", "1", "--", "true")
     assert code == 3
-    assert re.fullmatch(r"nalb launch: /proc/sys: .*: choose another --out", line)
+    assert re.fullmatch(r"nalb launch: /proc/sys/about.json: .*: make room or choose another --out", line)
 
 
 def test_metrics_that_nobody_can_read(capsys: pytest.CaptureFixture[str]) -> None:
