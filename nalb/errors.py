@@ -9,6 +9,7 @@ NalbError                 the command prints the message in one line and exits w
 |- JobError               a process of the job failed (names it; carries its exit code; JobFailed in failures.py says why as data)
 """
 
+import errno
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
@@ -85,6 +86,11 @@ def as_text(words: str) -> str:
 def printable(words: str) -> str:
     """The words with a ? for each character that is no text, as those that steer a terminal, and a blank for each line's end."""
     return "".join(one if one.isprintable() else " " if one.isspace() else "?" for one in words)
+
+
+def is_full(error: OSError) -> bool:
+    """Whether a disk or a quota is full."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def one_line(error: BaseException) -> str:

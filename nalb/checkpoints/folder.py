@@ -6,7 +6,6 @@ after that. The temporary name carries the writer's node and the iteration, so a
 and when.
 """
 
-import errno
 import os
 import re
 from contextlib import suppress
@@ -14,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nalb.checkpoints.file import Checkpoint, DamagedError, decode, encode
-from nalb.errors import CheckpointError
+from nalb.errors import CheckpointError, is_full
 
 VARIABLE = "NALB_CHECKPOINTS"  # the environment variable that names the folder
 NAME = re.compile(r"checkpoint-(\d{9,})\.nalb")
@@ -63,7 +62,7 @@ def write(folder: Path, checkpoint: Checkpoint, node: str) -> Path:
     except OSError as error:
         with suppress(OSError):
             temporary.unlink()
-        remedy = "make room there" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "choose another"
+        remedy = "make room there" if is_full(error) else "choose another"
         raise CheckpointError(
             f"node {node} cannot write the checkpoint of iteration {checkpoint.progress.iteration}: {error.strerror} in "
             f"{folder}: {remedy}; older checkpoints are as they were",

@@ -4,7 +4,6 @@ Each subcommand has a module of its name with configure(parser) and main(args) -
 """
 
 import argparse
-import errno
 import importlib
 import os
 import signal
@@ -15,7 +14,7 @@ from contextlib import contextmanager
 from typing import NoReturn
 
 from nalb import __version__
-from nalb.errors import InputError, MachineError, NalbError, did_you_mean
+from nalb.errors import InputError, MachineError, NalbError, did_you_mean, is_full
 from nalb.process.streams import discard_output, open_output
 
 SUBCOMMANDS = {
@@ -152,7 +151,7 @@ def run(argv: Sequence[str] | None = None) -> int:
         _tell(f"{command}: {error}")
         return error.exit_code
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if not is_full(error):
             raise
         if error.filename is None:
             discard_output()

@@ -29,6 +29,7 @@ from nalb.launch.machine_env import is_for_ps_lite, machine_environment, own_pat
 from nalb.launch.processes import die_with_parent
 from nalb.process.guardian import Descent, living_on, mark, reap_adopted
 from nalb.process.last_words import FOR_THE_LAUNCHER
+from nalb.process.private_file import open_private
 from nalb.process.proc import stopped_at
 from nalb.transport.keys import VARIABLE
 
@@ -82,7 +83,7 @@ def files_kept(order: AgentOrder) -> Iterator[dict[str, str]]:
         named = {}
         if order.keys is not None:
             named[VARIABLE] = path = os.path.join(folder, "node.keys")
-            with open(path, "x", opener=lambda name, flags: os.open(name, flags, 0o600), encoding="ascii") as file:
+            with open(path, "x", opener=open_private, encoding="ascii") as file:
                 file.write(order.keys)
         if order.observers is not None:
             from nalb.launch.run_dir import observer_address  # the agents of other processes do not need it

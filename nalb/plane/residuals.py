@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from nalb.errors import MachineError
 from nalb.plane.pushing import Cut
+from nalb.process.private_file import open_private
 
 Values = npt.NDArray[Any]
 
@@ -36,11 +37,11 @@ class Residuals:
         return self._values[cut.tensor[index]][cut.start[index] : cut.stop[index]]
 
     def write(self, path: Path) -> None:
-        """Write all to a file, which is there as a whole or not at all, for its owner alone. Raises MachineError."""
+        """Write all to a file of the owner's alone, wholly or not at all. Raises MachineError."""
         unfinished = path.with_name(f"{path.name}.part")
         names = (f"{k} {dtype}" for k, (_, dtype) in enumerate(self._tensors))
         try:
-            with open(unfinished, "wb", opener=_open_private) as file:
+            with open(unfinished, "wb", opener=open_private) as file:
                 np.savez(file, **dict(zip(names, self._values, strict=True)))
             os.replace(unfinished, path)
         except OSError as error:
@@ -64,8 +65,3 @@ class Residuals:
         except Exception:  # of zipfile, which has many for damage, as NotImplementedError for an unknown method
             return None
         return found
-
-
-def _open_private(path: str, flags: int) -> int:
-    """Open a file for its owner alone, as checkpoints are: what is left of gradients may tell what they were computed on."""
-    return os.open(path, flags, 0o600)

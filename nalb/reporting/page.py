@@ -6,7 +6,6 @@ Names come from files and may contain anything: the templates escape all names, 
 """
 
 import base64
-import errno
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +17,7 @@ from typing import Any
 import jinja2
 from matplotlib.figure import Figure
 
-from nalb.errors import InputError, MachineError
+from nalb.errors import InputError, MachineError, is_full
 from nalb.reporting.about_file import About, read_about
 from nalb.reporting.batch_figures import batch_rows, batches_over_run
 from nalb.reporting.batching_file import read_batchings
@@ -224,7 +223,7 @@ def write_report(run_dir: Path, force: bool, on_figure: Callable[[str], None]) -
         for name, text in texts.items():
             replace_file(run_dir / name, text.encode("utf-8", errors="replace"))
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if is_full(error):
             raise MachineError(f"{error.filename or run_dir}: {error.strerror}: make room there") from None
         raise InputError(f"{error.filename or run_dir}: {error.strerror}; make {run_dir} writable") from None
     return pages

@@ -13,7 +13,6 @@ import threading
 import weakref
 from collections.abc import Sequence
 from datetime import timedelta
-from functools import partial
 from multiprocessing.util import Finalize
 from time import sleep
 from typing import Any
@@ -163,13 +162,16 @@ class NalbGroup(dist.ProcessGroup):  # type: ignore[misc]
         if not isinstance(opts, dist.AllreduceOptions):
             opts = _options_of(op if opts is None else opts, timeout)
         tensor = tensors[0].detach()
-        by_gloo = partial(in_whole, tensors, lambda whole: self.gloo.begun(self._inner.allreduce(whole, opts)))
+
+        def by_gloo(summands: list[torch.Tensor] = tensors) -> dist.Work:
+            return in_whole(summands, lambda whole: self.gloo.begun(self._inner.allreduce(whole, opts)))
+
         if opts.reduceOp == dist.ReduceOp.AVG and tensor.dtype != torch.bool:
             opts = _options_of(dist.ReduceOp.SUM, opts.timeout)  # the caller may use its own again
             if not tensor.is_floating_point() and not tensor.is_complex():  # whole numbers are divided after the sum
                 self._note_by_gloo()
                 wide = [one.long() for one in tensors]  # the sum may not fit into the tensors' own dtype
-                in_whole(wide, lambda whole: self.gloo.begun(self._inner.allreduce(whole, opts))).wait()
+                by_gloo(wide).wait()
                 for one, total in zip(tensors, wide, strict=True):
                     one.copy_(total.div_(self.size(), rounding_mode="trunc"))
                 work = SumWork(tensor)

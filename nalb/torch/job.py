@@ -169,9 +169,9 @@ def _join(store: dist.Store, rank: int, nodes: Sequence[str]) -> Front:
 def _address(store: dist.Store) -> str:
     """This rank's, on the way to the store where it has a host."""
     found = _innermost(store)
-    return own_address(
-        os.environ, found.host if isinstance(found, dist.TCPStore) else None, "the host of torch's store, "
-    )
+    if isinstance(found, dist.TCPStore):
+        return own_address(os.environ, found.host, "the host of torch's store, ")
+    return own_address(os.environ)
 
 
 def _innermost(store: dist.Store) -> dist.Store:

@@ -19,6 +19,7 @@ import zmq
 from zmq.utils import z85
 
 from nalb.errors import InputError
+from nalb.process.private_file import open_private
 from nalb.settings import Settings
 
 TITLE = "nalb keys 1"
@@ -96,14 +97,10 @@ def write_keys(folder: Path, keys: Mapping[str, NodeKeys], force: bool = False) 
         for path in existing:
             path.unlink()
         for node, one in keys.items():
-            with open(key_path(folder, node), "x", opener=_open_private, encoding="ascii") as file:
+            with open(key_path(folder, node), "x", opener=open_private, encoding="ascii") as file:
                 file.write(one.text())
     except OSError as error:
         raise InputError(f"{folder}: keys cannot be written there ({error.strerror}): choose another") from None
-
-
-def _open_private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
 
 
 def load_keys(path: str | os.PathLike[str], node: str | None = None) -> NodeKeys:
