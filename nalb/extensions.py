@@ -166,10 +166,11 @@ def _checked_estimate(estimate: object, num_nodes: int) -> Estimate:
     if shapes != ((num_nodes,), (num_nodes,), (2, num_nodes)):
         raise ValueError(f"estimate() has up, down and least of shapes {shapes} for {num_nodes} nodes")
     rates = np.array([up, down])
-    if len(wrong := np.argwhere(rates <= 0)):
+    if len(wrong := np.argwhere((rates <= 0) | np.isinf(rates))):
         way, node = wrong[0]
         raise ValueError(
-            f"estimate() gave node {node} a rate of {rates[way, node]:g}: give bytes per second above 0, NaN where nothing is known"
+            f"estimate() gave node {node} a rate of {rates[way, node]:g}: give a number of bytes per second above 0, NaN where "
+            "nothing is known"
         )
     if (least < 0).any():
         raise ValueError(

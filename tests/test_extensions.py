@@ -110,6 +110,10 @@ class Negative(Told):
     up = [1e6, -1e6]
 
 
+class Boundless(Told):
+    up = [1e6, float("inf")]
+
+
 class Zero(Told):
     up = [0, 1e6]
 
@@ -268,7 +272,11 @@ def test_mistakes_in_an_estimator_name_it_and_its_line():
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("Negative", r"ValueError: estimate\(\) gave node 1 a rate of -1e\+06: give bytes per second above 0, NaN"),
+        (
+            "Negative",
+            r"ValueError: estimate\(\) gave node 1 a rate of -1e\+06: give a number of bytes per second above 0, NaN",
+        ),
+        ("Boundless", r"ValueError: estimate\(\) gave node 1 a rate of inf: give"),
         ("Zero", r"ValueError: estimate\(\) gave node 0 a rate of 0: give"),
         ("Low", r"ValueError: estimate\(\) has a lower bound of a rate below 0: give"),
         ("Wordy", r"ValueError: could not convert string to float: 'fast'"),

@@ -40,7 +40,7 @@ from nalb.tokens.shape import Shape
 from nalb.tokens.stragglers import Stragglers
 from nalb.transport.courier import Courier, own_host
 from nalb.transport.keys import own_keys
-from nalb.transport.pieces import TokenPiece
+from nalb.transport.pieces import Sender, TokenPiece
 
 THRESHOLD = 16  # samples: the smallest threshold that tells layers apart (Geng et al., IV-A)
 BARRIER_KEY, LOSS_KEY = "fela.gather", "fela.loss"
@@ -102,7 +102,8 @@ class Trainer:
         if threshold is None:
             threshold = blocks.threshold if isinstance(blocks, Blocks) else THRESHOLD
         self._client.send(m.JoinTokens(self._courier.address, len(blocks), total, threshold))
-        self._courier.meet(store.rank, self._client.wait_for(m.TokenPeers).addresses)
+        sender = Sender(store.rank, store.exchange.session.welcome.job)
+        self._courier.meet(sender, self._client.wait_for(m.TokenPeers).addresses)
         store.at_close(self._leave, self._courier.close)
 
     def batches(self, samples: int, seed: int = 0) -> "Batches":

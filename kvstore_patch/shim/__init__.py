@@ -14,7 +14,7 @@ from typing import NamedTuple
 from nalb.errors import InputError, MachineError
 from nalb.process.built_library import built_library
 
-ABI = 3  # NALB_SHIM_ABI of shim.h
+ABI = 4  # NALB_SHIM_ABI of shim.h
 TRANSPORTS = ("mxnet", "pyzmq")  # the libzmq inside libmxnet.so, or pyzmq's newer one
 BATCH = 4096  # samples per call into the library
 COUNTERS = (  # NALB_COUNTERS of shim.h, in its order
@@ -26,6 +26,7 @@ COUNTERS = (  # NALB_COUNTERS of shim.h, in its order
     "bytes_sent",
     "bytes_received",
     "hostile_frames",
+    "foreign_messages",
     "untracked_sockets",
     "handshakes_allowed",
     "handshakes_refused",

@@ -54,15 +54,16 @@ enum { ZMQ_DONTWAIT = 1, ZMQ_SNDMORE = 2 };
   X(int, -1, zmq_setsockopt, (void *socket, int option, const void *value, size_t size),            \
     (socket, option, value, size))                                                                  \
   X(int, -1, zmq_msg_send, (zmq_msg_t * msg, void *socket, int flags), (msg, socket, flags))        \
-  X(int, -1, zmq_msg_recv, (zmq_msg_t * msg, void *socket, int flags), (msg, socket, flags))
+  X(int, -1, zmq_msg_recv, (zmq_msg_t * msg, void *socket, int flags), (msg, socket, flags))        \
+  X(int, 0, zmq_msg_more, (const zmq_msg_t *msg), (msg))
 
 /* The other functions that the shim itself calls. */
 #define NALB_NEEDED(X)                                                                              \
   X(int, -1, zmq_send, (void *socket, const void *data, size_t size, int flags), ())                \
   X(int, -1, zmq_msg_init, (zmq_msg_t * msg), ())                                                   \
+  X(int, -1, zmq_msg_init_size, (zmq_msg_t * msg, size_t size), ())                                 \
   X(int, -1, zmq_msg_close, (zmq_msg_t * msg), ())                                                  \
   X(int, -1, zmq_msg_move, (zmq_msg_t * to, zmq_msg_t * from), ())                                  \
-  X(int, -1, zmq_msg_more, (const zmq_msg_t *msg), ())                                              \
   X(size_t, 0, zmq_msg_size, (const zmq_msg_t *msg), ())                                            \
   X(void *, NULL, zmq_msg_data, (zmq_msg_t * msg), ())
 

@@ -9,6 +9,8 @@
  * identity to ps-lite, and holds that frame in the socket's entry. State is kept per socket, found by its address. libzmq's
  * sockets are used by one thread at a time, so only finding, adding and removing entries needs atomics.
  *
+ * In a job that `nalb launch` starts, routing ids carry the job's name, and messages of other jobs are dropped (job.h).
+ *
  * Where NALB_KEYS is set, bound and connecting sockets are encrypted first (curve.h).
  *
  * The process keeps the memory that it frees for the next messages (keep_freed_memory).
@@ -24,6 +26,7 @@
 
 #include "callers.h"
 #include "curve.h"
+#include "job.h"
 #include "ring.h"
 
 #define EXPORTED __attribute__((visibility("default")))
@@ -43,12 +46,13 @@ struct tracked {
   _Atomic(void *) socket; /* NULL: the entry was never used; REMOVED: it is free again */
   int type;
   /* sending */
+  bool has_id;     /* ps-lite has given it an id */
   bool in_message; /* frames of a message went out, but not its last one */
   bool announced;  /* from the first try of a message's first frame to its end: no retry and no later frame announces again */
   unsigned frames;
   uint64_t size_bytes;
   /* receiving */
-  enum { BETWEEN, HOLDS_IDENTITY, HOLDS_BODY, IN_BODY } state;
+  enum { BETWEEN, HOLDS_IDENTITY, HOLDS_BODY, IN_BODY, IN_FOREIGN } state;
   zmq_msg_t held;
   int peer;
   uint64_t arrival_ns;
@@ -131,7 +135,7 @@ static void track(void *socket, int type) {
     void *seen = atomic_load_explicit(&entry->socket, memory_order_relaxed);
     if ((seen && seen != REMOVED) || !atomic_compare_exchange_strong(&entry->socket, &seen, socket)) continue;
     entry->type = type;
-    entry->in_message = entry->announced = false;
+    entry->has_id = entry->in_message = entry->announced = false;
     entry->state = BETWEEN;
     entry->forecast_ns = type == ZMQ_ROUTER ? claim_receiver() : NULL;
     return;
@@ -189,17 +193,21 @@ static int on_zmq_bind(const struct zmq *zmq, void *socket, const char *endpoint
 }
 
 static int on_zmq_connect(const struct zmq *zmq, void *socket, const char *endpoint) {
+  const struct tracked *entry = is_job_named() ? find(socket) : NULL;
+  if (entry && entry->type == ZMQ_DEALER && !entry->has_id && set_named_id(zmq, socket, "", 0)) return -1;
   if (are_keys_wanted() && secure_client(zmq, socket, endpoint)) return -1;
   return zmq->zmq_connect(socket, endpoint);
 }
 
 static int on_zmq_setsockopt(const struct zmq *zmq, void *socket, int option, const void *value, size_t size) {
-  int result = zmq->zmq_setsockopt(socket, option, value, size);
-  if (result == 0 && option == ZMQ_ROUTING_ID) {
-    int id = peer_id(value, size);
-    if (id >= 0) atomic_store_explicit(&self_id, id, memory_order_relaxed);
-  }
-  return result;
+  if (option != ZMQ_ROUTING_ID) return zmq->zmq_setsockopt(socket, option, value, size);
+  struct tracked *entry = find(socket);
+  int result = is_job_named() ? set_named_id(zmq, socket, value, size) : zmq->zmq_setsockopt(socket, option, value, size);
+  if (result) return result;
+  if (entry) entry->has_id = true;
+  int id = peer_id(value, size);
+  if (id >= 0) atomic_store_explicit(&self_id, id, memory_order_relaxed);
+  return 0;
 }
 
 /* ---- sending ---- */
@@ -271,7 +279,7 @@ static enum body judge_body(const struct zmq *zmq, zmq_msg_t *msg) {
 static void note_identity(const struct zmq *zmq, struct tracked *entry, zmq_msg_t *msg) {
   const char *identity = zmq->zmq_msg_data(msg);
   size_t size = zmq->zmq_msg_size(msg);
-  bool nameless = size == 5 && identity[0] == 0; /* made by libzmq: ps-lite's sockets before they have an id */
+  bool nameless = is_job_named() ? size == 0 : size == 5 && identity[0] == 0; /* before ps-lite has an id; 5: made by libzmq */
   entry->arrival_ns = now_ns();
   entry->peer = peer_id(identity, size);
   if (entry->peer < 0 && !nameless) COUNT(hostile_frames, 1);
@@ -298,19 +306,42 @@ static bool swallow(const struct zmq *zmq, struct tracked *entry) {
   return false;
 }
 
+/* The identity that ps-lite was given last, where it is a new message: libzmq does not know that its body follows. */
+static _Thread_local const zmq_msg_t *renamed;
+
+/* Takes the job's name out of an identity. Returns its size then, FOREIGN where the message is another job's. */
+static int take_name(const struct zmq *zmq, zmq_msg_t *msg) {
+  int size = own_id_size(zmq->zmq_msg_data(msg), zmq->zmq_msg_size(msg));
+  zmq_msg_t id;
+  if (size == FOREIGN || zmq->zmq_msg_init_size(&id, (size_t)size)) return FOREIGN; /* no memory: this message is lost */
+  if (size) memcpy(zmq->zmq_msg_data(&id), zmq->zmq_msg_data(msg), (size_t)size);
+  zmq->zmq_msg_move(msg, &id);
+  return size;
+}
+
 /* Reads identities and bodies until there is a message for ps-lite; its identity is then in `msg`, its body is held. */
 static int receive_identity(const struct zmq *zmq, struct tracked *entry, zmq_msg_t *msg, void *socket, int flags) {
   for (;;) {
+    while (entry->state == IN_FOREIGN) {
+      if (zmq->zmq_msg_recv(msg, socket, flags) < 0) return -1;
+      if (!zmq->zmq_msg_more(msg)) entry->state = BETWEEN;
+    }
     if (entry->state == HOLDS_IDENTITY) {
       zmq->zmq_msg_move(msg, &entry->held);
       entry->state = BETWEEN;
     } else {
       int got = zmq->zmq_msg_recv(msg, socket, flags);
       if (got < 0) return got;
+      bool more = zmq->zmq_msg_more(msg);
+      if (is_job_named() && take_name(zmq, msg) == FOREIGN) {
+        COUNT(foreign_messages, 1);
+        if (more) entry->state = IN_FOREIGN;
+        continue;
+      }
       note_identity(zmq, entry, msg);
-      if (!zmq->zmq_msg_more(msg)) { /* nothing follows: not a message of ps-lite */
+      if (!more) { /* nothing follows: not a message of ps-lite */
         COUNT(hostile_frames, 1);
-        return got;
+        return (int)zmq->zmq_msg_size(msg);
       }
     }
     zmq->zmq_msg_init(&entry->held);
@@ -323,6 +354,7 @@ static int receive_identity(const struct zmq *zmq, struct tracked *entry, zmq_ms
     }
     if (swallow(zmq, entry)) continue;
     entry->state = HOLDS_BODY;
+    renamed = is_job_named() ? msg : NULL;
     return (int)zmq->zmq_msg_size(msg);
   }
 }
@@ -336,8 +368,9 @@ static void note_received(struct tracked *entry) {
 
 static int on_zmq_msg_recv(const struct zmq *zmq, zmq_msg_t *msg, void *socket, int flags) {
   struct tracked *entry = find(socket);
+  renamed = NULL;
   if (!entry || entry->type != ZMQ_ROUTER) return zmq->zmq_msg_recv(msg, socket, flags);
-  if (entry->state == BETWEEN || entry->state == HOLDS_IDENTITY) return receive_identity(zmq, entry, msg, socket, flags);
+  if (entry->state == BETWEEN || entry->state == HOLDS_IDENTITY || entry->state == IN_FOREIGN) return receive_identity(zmq, entry, msg, socket, flags);
   if (entry->state == HOLDS_BODY) {
     zmq->zmq_msg_move(msg, &entry->held);
     entry->frames = 0;
@@ -356,6 +389,8 @@ static int on_zmq_msg_recv(const struct zmq *zmq, zmq_msg_t *msg, void *socket, 
   }
   return (int)size;
 }
+
+static int on_zmq_msg_more(const struct zmq *zmq, const zmq_msg_t *msg) { return msg == renamed ? 1 : zmq->zmq_msg_more(msg); }
 
 /* ---- the exported functions ---- */
 

@@ -8,7 +8,7 @@
 
 #include <stdint.h>
 
-#define NALB_SHIM_ABI 3 /* raise with any change of this file that an older binding would misread */
+#define NALB_SHIM_ABI 4 /* raise with any change of this file that an older binding would misread */
 
 struct nalb_sample { /* one received message that a forecast had announced */
   int32_t peer;        /* ps-lite id of the sender */
@@ -27,6 +27,7 @@ struct nalb_sample { /* one received message that a forecast had announced */
   X(bytes_sent)                                                                                      \
   X(bytes_received)                                                                                  \
   X(hostile_frames)    /* frames that no ps-lite and no shim of this version sends */                 \
+  X(foreign_messages)  /* messages of other jobs' processes, which are dropped */                    \
   X(untracked_sockets) /* sockets for which the table has no room: passed through, not measured */  \
   X(handshakes_allowed) /* peers whose key is the job's; only where NALB_KEYS encrypts */            \
   X(handshakes_refused) /* peers whose handshake was right but whose key is not the job's */

@@ -29,7 +29,7 @@ def is_for_ps_lite(name: str) -> bool:
 def machine_environment(environment: Mapping[str, str], inherited: Mapping[str, str]) -> dict[str, str]:
     """The variables that this machine adds to a process's `environment`: PYTHONPATH, and LD_PRELOAD for a process with the shim.
 
-    Workers and servers of MXNet carry the shim, but not under scheme stock; with keys every process carries it, under stock too.
+    MXNet's processes carry the shim, but not under scheme stock; with keys they carry it under stock too.
     A process with PyTorch's RANK or WORLD_SIZE and without MXNet's DMLC_ROLE needs nothing but nalb itself.
     `inherited` is the environment that the process would have had; its LD_PRELOAD and PYTHONPATH are kept behind nalb's.
     Raises InputError for an unknown role, for bad keys, and for a transport that cannot encrypt.
@@ -45,7 +45,7 @@ def machine_environment(environment: Mapping[str, str], inherited: Mapping[str, 
     path = python_path(inherited.get("PYTHONPATH", ""), *([str(BOOTSTRAP)] if role == "worker" else []))
     additions = {"PYTHONPATH": path} if path or inherited.get("PYTHONPATH") else {}
     is_stock = environment.get("NALB_STOCK") == "1"
-    if key_file is not None or (role != "scheduler" and not is_stock):
+    if key_file is not None or not is_stock:
         transport = environment.get("NALB_SHIM_TRANSPORT", "mxnet" if key_file is None else "pyzmq")
         if key_file is not None and transport != "pyzmq":
             raise InputError(f"NALB_SHIM_TRANSPORT={transport} has no fast CURVE: NALB_KEYS needs pyzmq")

@@ -11,9 +11,9 @@ from pathlib import Path
 from nalb.errors import InputError
 from nalb.events import AnyEvent
 from nalb.live.state import FAILED, RUNNING, LiveState
-from nalb.live.tail import RunTail
+from nalb.live.tail import SAMPLES, RunTail
 from nalb.process.own_program import own_argv
-from nalb.reporting.about_file import read_about
+from nalb.reporting.about_file import ABOUT, read_about
 
 # Without a coordinator's socket for so long, a failed job is over that might have been restarted. Before the next attempt the
 # launcher looks which hosts are lost: that takes up to 20 s for every eight of them.
@@ -33,6 +33,11 @@ class Follower:
         self._max_restarts = None if about is None else about.max_restarts  # None: not known
         self._gone_s: float | None = None  # since when there is no socket
         self._has_run = False
+
+    @property
+    def has_run(self) -> bool:
+        """Whether the directory holds anything of a run by now."""
+        return self.tail.is_running or any((self.tail.run_dir / name).exists() for name in (ABOUT, SAMPLES))
 
     def look(self) -> None:
         """Take in what the run has appended. Raises InputError for a damaged file."""

@@ -16,6 +16,7 @@ from nalb.errors import InputError
 from nalb.events import AnyEvent
 from nalb.reporting.run_file import event_of
 
+SAMPLES = "samples.jsonl"
 PASSED_OVER = b'{"event":"samples"'
 RESTART = re.compile(r"restart-([1-9][0-9]*)")
 READ_MOST = 1 << 24  # bytes that are read at once
@@ -67,7 +68,7 @@ class RunTail:
             yield from self._appended()
 
     def _appended(self) -> Iterator[AnyEvent]:
-        path = self.attempt_dir / "samples.jsonl"
+        path = self.attempt_dir / SAMPLES
         try:
             with open(path, "rb") as file:
                 file.seek(self._read_bytes)

@@ -168,7 +168,7 @@ class Agent:
         ranks = SiteRanks.of(self._start.rank, self._start.size, welcome.levels)
         links, tell = self._links, self._training.tell
         # not before: addresses may be those of another job, which does not welcome this agent
-        links.connect(self._start.rank, addresses)
+        links.connect(self._start.rank, addresses, welcome.job)
         exchange = AgentExchange(links, ranks, lambda *sums: tell(orders.Summed(*sums)), self._settings.verify_sums)
         precision = self._settings.precision
 

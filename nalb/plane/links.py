@@ -64,16 +64,18 @@ class _Peer:
 
     __slots__ = ("forecast_ns", "identity", "name", "rank", "socket")
 
-    def __init__(self, rank: int, name: str | None, socket: "zmq.Socket[bytes]"):
-        self.rank, self.name, self.socket = rank, name, socket  # name: of its node by its key; None: without keys
-        self.identity = identity_of(rank)
+    def __init__(self, rank: int, identity: bytes, name: str | None, socket: "zmq.Socket[bytes]"):
+        self.rank, self.identity = rank, identity
+        self.name, self.socket = name, socket  # name: of its node by its key; None: without keys
         # when a forecast came of a push, which is true, or of an answer; without one the message is not measured
         self.forecast_ns: dict[bool, int] = {}
 
 
-def identity_of(rank: int) -> bytes:
-    """An agent's routing id."""
-    return b"r%d" % rank
+def identity_of(rank: int, job: str) -> bytes:
+    """An agent's routing id. job: as in Welcome (nalb/protocol/wire.py); an agent of another job, which knocks where one of its own
+    was, is a stranger by it.
+    """
+    return f"r{rank}-{job}".encode()
 
 
 class AgentLinks:
@@ -102,20 +104,20 @@ class AgentLinks:
         self.rows: deque[tuple[int, int, int, int]] = deque()  # of SampleRow
         self._codecs: dict[int, Codec] = {}  # that frames have come in, by number
 
-    def connect(self, own_rank: int, addresses: Sequence[str]) -> None:
-        """Connect to all other agents. addresses: by rank. Raises InputError where keys lack an address."""
+    def connect(self, own_rank: int, addresses: Sequence[str], job: str) -> None:
+        """Connect to all other agents. addresses: by rank; job: as in identity_of. Raises InputError where keys lack an address."""
         names = {} if self._keys is None else {one.address: one.name for one in self._keys.peers}
         for rank, address in enumerate(addresses):
             if rank == own_rank:
                 continue
             socket = self._context.socket(zmq.DEALER)
             self._common(socket)
-            socket.setsockopt(zmq.ROUTING_ID, identity_of(own_rank))
+            socket.setsockopt(zmq.ROUTING_ID, identity_of(own_rank, job))
             if self._keys is not None:
                 secure_client(socket, self._keys, address)
             socket.connect(address)
             name = names.get(address.removeprefix("tcp://").rpartition(":")[0])
-            peer = self.peers[rank] = _Peer(rank, name, socket)
+            peer = self.peers[rank] = _Peer(rank, identity_of(rank, job), name, socket)
             self._by_identity[peer.identity] = peer
 
     def _common(self, socket: "zmq.Socket[bytes]") -> None:

@@ -28,9 +28,18 @@ from nalb.settings import Settings
 class Coordinator:
     """One job's state. Outgoing messages collect in `outbox`; the shell sends and clears them."""
 
-    def __init__(self, settings: Settings, now_s: float, compose: Callable[[Members, Observers], Sequence[Service]]):
-        """compose: makes the job's services. Of two that can say the moment or the phase of the job, the first does."""
-        self._settings = settings
+    def __init__(
+        self,
+        settings: Settings,
+        now_s: float,
+        compose: Callable[[Members, Observers], Sequence[Service]],
+        job: str = "",
+    ):
+        """compose: makes the job's services. Of two that can say the moment or the phase of the job, the first does.
+
+        job: a name that no other job has.
+        """
+        self._settings, self._job = settings, job
         self.outbox: deque[Outgoing] = deque()
         self.members = Members(settings, now_s)
         self.observers = Observers(self.outbox, settings.scheme, settings.hold, settings.label)
@@ -185,6 +194,7 @@ class Coordinator:
             process.last_heard_s = process.last_direct_s = now_s
             welcome = wire.Welcome(
                 wire.VERSION,
+                self._job,
                 self._nodes,
                 settings.heartbeat_s,
                 settings.silence_s,

@@ -34,7 +34,7 @@ from nalb.planning.nodes import Capacities, Node
 from nalb.planning.sites import Sites, Uplinks
 from nalb.settings import NODE_MOST
 
-VERSION = 21
+VERSION = 22
 # Round trips, in s: shorter ones fit into queues, longer ones need pacing (measured at 0.05 ms: pacing changes nothing).
 FAR_S = 0.005
 # A message beyond a bound ends the job. So each bound is out of reach of 1,000 nodes for years, or the sender keeps it too.
@@ -52,6 +52,7 @@ Seconds = Annotated[float, Meta(ge=0.0, le=1e9)]
 Cores = Annotated[float, Meta(gt=0.0, le=1e6)]
 Name = Annotated[str, Meta(min_length=1, max_length=NODE_MOST)]
 Identity = Annotated[str, Meta(min_length=1, max_length=255)]  # ZeroMQ's bound
+Job = Annotated[str, Meta(max_length=64)]  # a name that no other job has
 BatchSize = Annotated[int, Meta(ge=1, le=BATCH_MOST)]  # samples
 Share = Annotated[float, Meta(ge=0.0, le=1.0)]
 
@@ -139,6 +140,7 @@ class Welcome(Message, frozen=True):
     """All processes of the job are there."""
 
     version: int
+    job: Job  # for the connections between processes, on which other jobs' processes can come
     nodes: list[Name]  # in planning order
     heartbeat_s: Seconds
     silence_s: Seconds  # an end that gives no sign of life for so long is given up

@@ -56,13 +56,14 @@ def new_coordinator(
     estimators: Mapping[str, Callable[[int], Estimator]] = ESTIMATORS,
     new_routing: Callable[[], Routing] | None = Routing,
     plane: Plane = AGENTS,
+    job: str = "",
 ) -> Coordinator:
-    """The coordinator of a job with all its services. The other arguments are those of services_of."""
+    """The coordinator of a job with all its services. job: a name that no other job has. The others are those of services_of."""
 
     def compose(members: Members, observers: Observers) -> list[Service]:
         return services_of(settings, members, observers, predictor, schemes, estimators, new_routing, plane)
 
-    return Coordinator(settings, now_s, compose)
+    return Coordinator(settings, now_s, compose, job)
 
 
 def decoders(services: Sequence[type[Service]]) -> tuple[wire.Decoder, wire.Decoder]:

@@ -46,6 +46,7 @@ from nalb.transport.pieces import (
     Header,
     Mark,
     Piece,
+    Sender,
     TokenPiece,
     Word,
     described,
@@ -138,7 +139,7 @@ class Courier:
         # by awaited piece and holder: the beats in a row in which the holder had nothing left
         self._wanted: dict[tuple[Piece, int], int] = {}
         self._inbox_bytes, self._complete = 0, -1
-        self._rank, self._addresses, self._nodes = 0, list[str](), list[str]()
+        self._sender, self._addresses, self._nodes = Sender(0, ""), list[str](), list[str]()
         self._is_closed = False
         self.refused: Counter[str] = Counter()  # the number of refused messages, by reason
         self._stack = ExitStack()
@@ -160,9 +161,9 @@ class Courier:
         self._thread = threading.Thread(target=self._run, name="nalb-courier", daemon=True)
         self._thread.start()
 
-    def meet(self, rank: int, addresses: Sequence[str]) -> None:
-        """Set this worker's rank and the addresses of all couriers, by rank. The courier sends and receives nothing before this."""
-        self._rank = rank
+    def meet(self, sender: Sender, addresses: Sequence[str]) -> None:
+        """Set who this worker is and the addresses of all couriers, by rank. Nothing is sent or received before this."""
+        self._sender = sender
         if self._keys is not None:
             names = {peer.address: peer.name for peer in self._keys.peers}
             self._nodes = [names.get(one.removeprefix("tcp://").rpartition(":")[0], "") for one in addresses]
@@ -335,7 +336,7 @@ class Courier:
         outflow, was_blocked, peer.is_blocked = peer.outflow, peer.is_blocked, False
         while not peer.is_blocked:
             if (found := outflow.next()) is not None:
-                peer.is_blocked = not _sent(peer.data, pack(self._rank, found[0], outflow.round, found[1]))
+                peer.is_blocked = not _sent(peer.data, pack(self._sender, found[0], outflow.round, found[1]))
                 if not peer.is_blocked:
                     outflow.leave()
             elif peer.orders and outflow.wants_more:
@@ -345,7 +346,7 @@ class Courier:
             else:
                 break
         if peer.left and not peer.is_blocked and (is_beat or was_blocked):
-            mark = Mark(self._rank, outflow.sent, outflow.round)
+            mark = Mark(self._sender, outflow.sent, outflow.round)
             peer.is_blocked = not _sent(peer.data, pack_header(mark))
         if peer.is_blocked and not was_blocked:
             self._poller.register(peer.data, zmq.POLLOUT)
@@ -354,7 +355,7 @@ class Courier:
 
     def _send_word(self, peer: _Peer, asks: bool) -> None:
         inflow = peer.inflow
-        word = Word(self._rank, inflow.received, inflow.limit_bytes, inflow.again, peer.left, asks)
+        word = Word(self._sender, inflow.received, inflow.limit_bytes, inflow.again, peer.left, asks)
         peer.owes_word = not _sent(peer.words, pack_header(word))
 
     def _check(self) -> None:
@@ -404,10 +405,13 @@ class Courier:
             if count > FRAMES_MOST:
                 raise PeerError(f"{count} frames where a header and elements belong")
             header, elements = unpack([one.buffer for one in frames])
-            if header.source >= len(self._addresses) or header.source == self._rank:
-                raise PeerError(f"rank {header.source} is no other worker's")
-            if self._keys is not None and not self._is_from(frames[-1], header.source):
-                raise PeerError(f"another node speaks for rank {header.source}")
+            rank, job = header.sender
+            if job != self._sender.job:
+                raise PeerError("another job's worker connects to an address that is this job's now")
+            if rank >= len(self._addresses) or rank == self._sender.rank:
+                raise PeerError(f"rank {rank} is no other worker's")
+            if self._keys is not None and not self._is_from(frames[-1], rank):
+                raise PeerError(f"another node speaks for rank {rank}")
             self._take_in(header, elements)
         except PeerError as error:
             self.refused[str(error)[:80] if len(self.refused) < 100 else "others"] += 1
@@ -421,7 +425,7 @@ class Courier:
         return self._node_of_user.get(user) == self._nodes[rank]
 
     def _take_in(self, header: Header, elements: memoryview) -> None:
-        peer = self._peer(header.source)
+        peer = self._peer(header.sender.rank)
         peer.unheard = 0
         if isinstance(header, Word):
             peer.outflow.confirm(header.received, header.limit_bytes, header.again)
@@ -435,7 +439,7 @@ class Courier:
             array = peer.assembly.add(header, elements)
             peer.inflow.note_taken(len(elements))
             if array is not None:
-                self._keep(header.piece, header.source, array)
+                self._keep(header.piece, header.sender.rank, array)
 
     def _keep(self, piece: Piece, source: int, array: npt.NDArray[Any]) -> None:
         with self._arrived:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from msgspec import Meta, Struct
 
 from nalb.errors import PeerError
-from nalb.protocol.wire import Bytes, Count, Index, Last
+from nalb.protocol.wire import Bytes, Count, Index, Job, Last
 from nalb.tokens.iteration import TokenId
 from nalb.tokens.server import Part
 
@@ -81,10 +81,17 @@ def iteration_of(piece: Piece) -> int:
     return piece.wanted_by.iteration if isinstance(piece, TokenPiece) else piece.iteration
 
 
+class Sender(NamedTuple):
+    """The worker that sends. job: as in Welcome (nalb/protocol/wire.py)."""
+
+    rank: Index
+    job: Job
+
+
 class Portion(Struct, frozen=True, forbid_unknown_fields=True, array_like=True, tag="portion"):
     """The header of some elements of an array, in C order. number, round: see stream.py."""
 
-    source: Index  # the sender's rank
+    sender: Sender
     number: Count
     round: Count
     piece: Piece
@@ -101,7 +108,7 @@ class Portion(Struct, frozen=True, forbid_unknown_fields=True, array_like=True, 
 class Mark(Struct, frozen=True, forbid_unknown_fields=True, array_like=True, tag="mark"):
     """The number of the last portion that was sent before this mark on the same connection, and its round."""
 
-    source: Index
+    sender: Sender
     number: Count
     round: Count
 
@@ -109,7 +116,7 @@ class Mark(Struct, frozen=True, forbid_unknown_fields=True, array_like=True, tag
 class Word(Struct, frozen=True, forbid_unknown_fields=True, array_like=True, tag="word"):
     """A sign of life that confirms the portions received from its receiver. received, limit_bytes, again: see stream.py."""
 
-    source: Index
+    sender: Sender
     received: Count
     limit_bytes: Count
     again: Last
@@ -142,9 +149,9 @@ def portions(piece: Piece, array: npt.NDArray[Any]) -> Iterator[Elements]:
         yield Elements(piece, array.dtype.name, list(array.shape), start_bytes, data[start_bytes:end_bytes])
 
 
-def pack(source: int, number: int, round_: int, part: Elements) -> tuple[bytes, memoryview]:
+def pack(sender: Sender, number: int, round_: int, part: Elements) -> tuple[bytes, memoryview]:
     """The frames of a portion: header and elements."""
-    header = Portion(source, number, round_, part.piece, part.dtype, part.shape, part.start_bytes)
+    header = Portion(sender, number, round_, part.piece, part.dtype, part.shape, part.start_bytes)
     return _encoder.encode(header), part.data
 
 

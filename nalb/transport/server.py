@@ -4,6 +4,7 @@ A second thread writes the file of events. The first one also answers signs of l
 """
 
 import queue
+import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -39,6 +40,7 @@ from nalb.transport.curvezmq import door_kept, node_of_user, secure_server
 from nalb.transport.keys import own_keys
 from nalb.transport.observer_door import ObserverDoor
 
+JOB_BYTES = 8  # random ones in a job's name
 LAST_WORDS_MS = 2000  # the time that an Abort may take to leave
 LAST_EVENTS_S = 5.0  # for the disk to take them; the launcher waits 7 s for the coordinator once all have left
 OWN_PART = 0.75  # of the silence that processes allow: the rest is as old as what they heard last may be
@@ -70,6 +72,7 @@ class CoordinatorThread:
             },
             new_routing=new_routing,
             plane=plane,
+            job=secrets.token_hex(JOB_BYTES),
         )
         self._stop, self._have_left = threading.Event(), threading.Event()
         self._started: queue.Queue[Exception | None] = queue.Queue()

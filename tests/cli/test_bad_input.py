@@ -105,6 +105,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("report nodir", "nalb report: nodir: no such directory"),
         ("why nodir", "nalb why: nodir: no such directory"),
         ("watch nodir --once", "nalb watch: nodir: no such directory"),
+        (
+            "watch . --once",
+            "nalb watch: . holds nothing of a run: give the run directory that the job printed, or its --out",
+        ),
         ("net", "nalb net: the following arguments are required: ACTION"),
         ("net statu", "nalb net: ACTION 'statu' is unknown: did you mean 'status'? choose of up, verify, down, status"),
         ("net random --family evn --nodes 4 --seed 1", "family 'evn' is unknown: did you mean 'even'?"),

@@ -67,7 +67,7 @@ EXAMPLES: tuple[wire.Message, ...] = (
     wire.Goodbye(), wire.Failed(FAILURE), wire.Still("w0"), CALLED, m.CallAgreed(0),
     wire.Observe(wire.VERSION), wire.RunBlock("aware", 3, alpha_bytes=1e4, inflight_bytes=10**6, probes=False, label="x"),
     wire.Configured({"n0": 1e7, "n1": 2e7}, {"n0": 1e7, "n1": 2e7}, [("n0", "n1", 5e6)]), wire.EndJob(),
-    wire.Welcome(wire.VERSION, ["n0", "n1"], 0.25, 10.0, 2), m.Setup(0, 0, 2, 2, 1e3, None, 2, "float32", "abc", 0),
+    wire.Welcome(wire.VERSION, "job", ["n0", "n1"], 0.25, 10.0, 2), m.Setup(0, 0, 2, 2, 1e3, None, 2, "float32", "abc", 0),
     m.PrepareSlots(1, 0, [m.NewSlots(0, 0, 2, 100, "float32")]), m.Plan(1, 1, 0, "aware", True, [10**6, 5], [0, 1], [0, 0]),
     BatchSizes(0, 0, [32, 32]),
     TokenPeers(["tcp://10.0.0.1:7000"] * 2), TokenShape(0, 4, [1, 1, 2], [[0, 1], [0, 1], [0]]),

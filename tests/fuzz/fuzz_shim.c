@@ -16,8 +16,8 @@ enum { FRAMES = 128, LONGEST = 48 };
 
 struct frame {
   char *data; /* malloc: leaks and double frees are seen */
-  size_t size;
-  bool more, is_forecast;
+  size_t size, own_size; /* own_size: of what ps-lite gets of it */
+  bool more, is_dropped; /* is_dropped: as a forecast, or as another job's */
 };
 
 static struct frame script[FRAMES];
@@ -57,6 +57,13 @@ static int fake_move(zmq_msg_t *to, zmq_msg_t *from) {
 }
 
 static int fake_more(const zmq_msg_t *msg) { return frame_of(msg)->more; }
+static int fake_init_size(zmq_msg_t *msg, size_t size) {
+  fake_init(msg);
+  frame_of(msg)->data = malloc(size + 1);
+  frame_of(msg)->size = size;
+  live++;
+  return 0;
+}
 static size_t fake_size(const zmq_msg_t *msg) { return frame_of(msg)->size; }
 static void *fake_data(zmq_msg_t *msg) { return frame_of(msg)->data; }
 
@@ -118,32 +125,45 @@ static int fake_setsockopt(void *socket, int option, const void *value, size_t s
 static const struct zmq fake = {
     .zmq_socket = fake_socket, .zmq_close = fake_close_socket, .zmq_setsockopt = fake_setsockopt, .zmq_msg_send = fake_msg_send,
     .zmq_msg_recv = fake_recv, .zmq_send = fake_send, .zmq_msg_init = fake_init, .zmq_msg_close = fake_close,
+    .zmq_msg_init_size = fake_init_size,
     .zmq_msg_move = fake_move, .zmq_msg_more = fake_more, .zmq_msg_size = fake_size, .zmq_msg_data = fake_data,
 };
 
-static void add(const void *data, size_t size, bool more, bool is_forecast) {
+static void add(const void *data, size_t size, bool more, bool is_dropped) {
   struct frame *frame = &script[scripted++];
   frame->data = malloc(size + 1);
   if (size) memcpy(frame->data, data, size);
-  frame->size = size, frame->more = more, frame->is_forecast = is_forecast;
+  frame->size = frame->own_size = size, frame->more = more, frame->is_dropped = is_dropped;
 }
 
-/* An identity, then bodies. A lone body with the magic is a forecast of whatever version, and must not arrive. */
-static void add_message(void) {
+/* An identity, then bodies. A lone body with the magic is a forecast of whatever version, and must not arrive. In a job with a name,
+ * nothing of another job may arrive, and identities arrive without the name. */
+static void add_message(bool is_named) {
   static const char *const names[] = {"ps8", "ps9", "ps", "ps4095", "ps4096", "ps99999999999", "psx", "\0abcd", "NALBFC01", ""};
   static const char *const bodies[] = {"NALBFC01", "NALBFC02", "NALBFC", "NALB", "NALBFC01and more", "x", "", "NALBFD01"};
   static const size_t sizes[] = {3, 3, 2, 6, 6, 13, 3, 5, 8, 0};
+  static const struct {
+    const char *name;
+    int own_size;
+  } named[] = {{"ps8@job", 3}, {"ps9@job", 3}, {"@job/0123456789abcdef", 0}, {"@job", 0}, {"ps4096@job", 6}, {"x@job", 1},
+               {"ps9", -1}, {"ps9@jo", -1}, {"ps9@jobs", -1}, {"ps9@other@job", -1}, {"@job0", -1}, {"@", -1}, {"", -1}, {"ps9@job/", -1}};
   char noise[LONGEST];
-  size_t name = draw(10), body = draw(8), size = strlen(bodies[body]), frames = draw(8) ? 1 + draw(3) : 0;
+  size_t name = draw(is_named ? 14 : 10), body = draw(8), size = strlen(bodies[body]), frames = draw(8) ? 1 + draw(3) : 0;
+  bool is_foreign = is_named && named[name].own_size < 0;
   bool is_forecast = frames == 1 && size >= 8 && size <= 32 && memcmp(bodies[body], "NALBFC", 6) == 0;
-  add(names[name], sizes[name], frames > 0, is_forecast);
+  size_t identity = (size_t)scripted;
+  if (is_named)
+    add(named[name].name, strlen(named[name].name), frames > 0, is_foreign || is_forecast);
+  else
+    add(names[name], sizes[name], frames > 0, is_forecast);
+  if (is_named && !is_foreign) script[identity].own_size = (size_t)named[name].own_size;
   for (size_t i = 0; i < frames; i++) {
     bool is_noise = i > 0 || draw(3) == 0;
-    if (i == 0 && is_noise) script[scripted - 1].is_forecast = is_forecast = false;
+    if (i == 0 && is_noise) is_forecast = false, script[identity].is_dropped = is_foreign;
     size_t length = is_noise ? draw(LONGEST) : size;
     for (size_t k = 0; k < length; k++) noise[k] = is_noise ? (char)draw(256) : bodies[body][k];
     if (is_noise && length) noise[0] = 'm';
-    add(noise, length, i + 1 < frames, is_forecast);
+    add(noise, length, i + 1 < frames, is_foreign || is_forecast);
   }
 }
 
@@ -158,15 +178,15 @@ static void receive_all(void *socket) {
       idle += at == scripted;
       continue;
     }
-    while (expected < scripted && script[expected].is_forecast) expected++;
+    while (expected < scripted && script[expected].is_dropped) expected++;
     MUST(expected < scripted);
-    MUST((size_t)got == script[expected].size && fake_size(&msg) == script[expected].size);
-    MUST(memcmp(fake_data(&msg), script[expected].data, script[expected].size) == 0);
-    MUST(fake_more(&msg) == script[expected].more);
+    MUST((size_t)got == script[expected].own_size && fake_size(&msg) == script[expected].own_size);
+    MUST(memcmp(fake_data(&msg), script[expected].data, script[expected].own_size) == 0);
+    MUST((on_zmq_msg_more(&fake, &msg) != 0) == script[expected].more);
     expected++;
     is_cut = draw(200) == 0; /* closed amid what it may hold */
   }
-  while (expected < scripted && script[expected].is_forecast) expected++;
+  while (expected < scripted && script[expected].is_dropped) expected++;
   MUST(is_cut || expected == scripted);
   fake_close(&msg);
 }
@@ -190,10 +210,14 @@ static uint64_t one_input(void) { /* returns its frames */
   static struct nalb_sample taken[256];
   static char places[64];
   void *socket = &places[draw(sizeof places)];
+  is_job_named(); /* reads the environment once, before the name is set here */
+  bool is_named = draw(2);
+  strcpy(job.suffix, is_named ? "@job" : "");
+  job.size = strlen(job.suffix);
   scripted = at = 0;
   if (draw(3)) {
     MUST(on_zmq_socket(&fake, socket, ZMQ_ROUTER) == socket);
-    for (uint64_t messages = draw(24); messages--;) add_message();
+    for (uint64_t messages = draw(24); messages--;) add_message(is_named);
     receive_all(socket);
   } else {
     MUST(on_zmq_socket(&fake, socket, ZMQ_DEALER) == socket);

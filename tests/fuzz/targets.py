@@ -27,6 +27,7 @@ from nalb.transport.pieces import (
     Mark,
     Occasion,
     Portion,
+    Sender,
     StatePiece,
     SumPhase,
     SumPiece,
@@ -149,8 +150,12 @@ def corpus(target: str) -> list[bytes]:
         return [wire.encode(message) for message in EXAMPLES]
     if target == "pieces":
         array = np.arange(6, dtype=np.float32).reshape(2, 3)
-        messages: list[Sequence[bytes | memoryview]] = [pack(1, 3, 0, next(portions(piece, array))) for piece in PIECES]
-        messages += [pack_header(one) for one in (Mark(1, 7, 0), Word(1, 6, 1 << 26, -1, 2, True))]
+        messages: list[Sequence[bytes | memoryview]] = [
+            pack(Sender(1, "job"), 3, 0, next(portions(piece, array))) for piece in PIECES
+        ]
+        messages += [
+            pack_header(one) for one in (Mark(Sender(1, "job"), 7, 0), Word(Sender(1, "job"), 6, 1 << 26, -1, 2, True))
+        ]
         return [bytes([len(frames[0])]) + b"".join(frames) for frames in messages]
     if target == "codecs":
         values = np.random.default_rng(0).standard_normal(300).astype(np.float32)

@@ -212,6 +212,13 @@ def test_one_node_alone(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_processes_of_another_job_that_connect_to_this_one_change_nothing(tmp_path):
+    """They have the ids that ps-lite gives here too, and come first."""
+    done = run_job(tmp_path, str(Path(__file__).with_name("foreign_worker.py")))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("sums to 2") == 2
+
+
 def test_our_server_reads_no_pickle(tmp_path):
     """MXNet's own server runs what the network sends: there the mark appears. Ours refuses, and the job ends."""
     script, mark = str(Path(__file__).with_name("pickles.py")), tmp_path / "mark"

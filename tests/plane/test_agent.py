@@ -375,7 +375,7 @@ def test_encrypted_sums(tmp_path):
     listening = meet(fronts)
     with zmq.Context() as context, context.socket(zmq.DEALER) as stranger:
         stranger.setsockopt(zmq.LINGER, 0)
-        stranger.setsockopt(zmq.ROUTING_ID, identity_of(1))
+        stranger.setsockopt(zmq.ROUTING_ID, identity_of(1, "another"))
         stranger.connect(listening[0].address)
         stranger.send_multipart([HEADER.pack(0, 0, 0, 0, 0), b"1234" * 5])
         for front in fronts:

@@ -4,19 +4,22 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
+import zmq
 
 from nalb.errors import PeerError
 from nalb.plane.codecs import codec_of
-from nalb.plane.links import AgentLinks, SliceHeader
+from nalb.plane.links import HEADER, AgentLinks, SliceHeader, identity_of
+from nalb.transport.keys import make_keys
 
 VALUES = np.linspace(-1, 1, 600, dtype=np.float32)
 
 
 @contextmanager
-def two():
-    ends = [AgentLinks("127.0.0.1", 0, None) for _ in range(2)]
+def two(keys=None):
+    """Agents of a job. keys: by the host of each."""
+    ends = [AgentLinks(host, 0, keys and keys[host]) for host in (keys or ["127.0.0.1"] * 2)]
     for rank, one in enumerate(ends):
-        one.connect(rank, [other.address for other in ends])
+        one.connect(rank, [other.address for other in ends], "job")
     yield ends
     for one in ends:
         one.close()
@@ -97,3 +100,23 @@ def test_an_answer_of_another_length():
         assert a.peers[1].socket.poll(10_000)
         with pytest.raises(PeerError, match="rank 1 sent 9 values in int4 for 600"):
             a.read_answers(1, Receiver())
+
+
+@pytest.mark.parametrize("is_encrypted", [False, True])
+def test_what_strangers_push_is_not_taken(is_encrypted):
+    """One of another job has a rank of ours, and one without a key has all that an agent has."""
+    keys = make_keys({host: host for host in ("127.0.0.1", "127.0.0.2")}) if is_encrypted else None
+    identity = identity_of(0, "job" if is_encrypted else "another")
+    with two(keys) as (a, b), zmq.Context() as context, context.socket(zmq.DEALER) as stranger:
+        stranger.setsockopt(zmq.LINGER, 0)
+        stranger.setsockopt(zmq.ROUTING_ID, identity)
+        stranger.connect(b.address)
+        for _ in range(2):
+            stranger.send_multipart([HEADER.pack(0, 0, 9, 0, 0), VALUES[:1].data])
+        receiver = Receiver()
+        a.push(1, SliceHeader(0, 1, "float32", 0), VALUES.data, False)
+        while not receiver.slices or b.server.poll(200):
+            read(b, receiver)
+        assert [(rank, header.slice_index) for rank, header, _ in receiver.slices] == [(0, 1)]
+        b.answer([0], SliceHeader(0, 1, "float32", 0), VALUES.data, False)  # it goes to our agent
+        assert a.peers[1].socket.poll(10_000)

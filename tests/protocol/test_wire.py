@@ -111,7 +111,7 @@ LARGEST = [
     TokenRequest(ITERATIONS, TOKEN, True, YEARS_S, YEARS_S, 1 << 50),
     wire.Goodbye(),
     wire.Failed(FAILURE),
-    wire.Welcome(wire.VERSION, NAMES, 60.0, 86400.0, NODES),
+    wire.Welcome(wire.VERSION, "job", NAMES, 60.0, 86400.0, NODES),
     m.Setup(ITERATIONS, ITERATIONS, NODES, NODES, 1e12, 1e12, 2, "bfloat16", DIGEST, ITERATIONS),
     m.PrepareSlots(ITERATIONS, ITERATIONS, PLANNED.new_slots),
     PLANNED.message,

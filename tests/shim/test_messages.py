@@ -36,6 +36,7 @@ def test_exchange_is_announced_timed_and_unchanged(build: Build) -> None:
         "bytes_sent": 15 * EXCHANGE_BYTES,
         "bytes_received": 15 * EXCHANGE_BYTES,
         "hostile_frames": 0,
+        "foreign_messages": 0,
         "untracked_sockets": 0,
         "handshakes_allowed": 0,
         "handshakes_refused": 0,

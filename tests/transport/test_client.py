@@ -83,7 +83,7 @@ first, *said = router.recv_multipart()
 assert isinstance(composition.decode_at_coordinator(talks.opened(first, said), "n1"), wire.Hello)
 def tell(message):
     talks.send(first, message, zmq.Frame(wire.encode(message)))
-tell(wire.Welcome(wire.VERSION, ["n1"], 0.05, 2.0, 1))
+tell(wire.Welcome(wire.VERSION, "job", ["n1"], 0.05, 2.0, 1))
 signs = 0
 while signs < 12:  # one every third of a second: for longer than the silence that is allowed
     identity, *frames = router.recv_multipart()

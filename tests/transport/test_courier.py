@@ -35,6 +35,7 @@ from nalb.transport.pieces import (
     Assembly,
     Mark,
     Portion,
+    Sender,
     SumPhase,
     SumPiece,
     TokenPiece,
@@ -44,6 +45,7 @@ from nalb.transport.pieces import (
     unpack,
 )
 
+JOB = "job"
 HOSTS = ("127.0.0.1", "127.0.0.2", "127.0.0.3")
 FRAMES = 3000  # of the fuzzer
 PATIENCE_S = 20.0
@@ -55,10 +57,10 @@ def piece(number, iteration=0):
     return TokenPiece(TokenId(iteration, 0, number), Part.OUTPUT, TokenId(iteration, 1, number))
 
 
-def whole(array, piece=None, number=1, source=0):
+def whole(array, piece=None, number=1, rank=0, job=JOB):
     """The frames of an array that is one portion."""
     (only,) = portions(piece or globals()["piece"](0), array)
-    return [bytes(frame) for frame in pack(source, number, 0, only)]
+    return [bytes(frame) for frame in pack(Sender(rank, job), number, 0, only)]
 
 
 class Couriers:
@@ -70,7 +72,7 @@ class Couriers:
         for one in self.all:
             stack.callback(one.close)
         for rank, one in enumerate(self.all if meets is None else self.all[:meets]):
-            one.meet(rank, [other.address for other in self.all])
+            one.meet(Sender(rank, JOB), [other.address for other in self.all])
 
     def fail(self, cause, why, iteration):
         self.failures.append((cause, why, iteration))
@@ -172,13 +174,13 @@ def test_a_node_speaks_for_itself_alone():
         third.connect(second.address)
         third.send_multipart(whole(np.zeros(8)))
         wait_until(lambda: second.refused.total() == 1)
-        third.send_multipart(whole(np.zeros(8), source=2))
+        third.send_multipart(whole(np.zeros(8), rank=2))
         assert second.take_piece(piece(0), 2).size == 8
 
 
 def with_shape(shape, start_bytes=0):
     """The header alone."""
-    return pack_header(Portion(0, 1, 0, piece(0), "float32", shape, start_bytes))
+    return pack_header(Portion(Sender(0, JOB), 1, 0, piece(0), "float32", shape, start_bytes))
 
 
 @pytest.mark.parametrize(
@@ -191,7 +193,7 @@ def with_shape(shape, start_bytes=0):
         [whole(np.zeros(8))[0], b"too long" * 9],
         [whole(np.zeros(8))[0], b""],
         [whole(np.zeros(8))[0]],
-        [*pack_header(Mark(0, 1, 0)), b"elements"],
+        [*pack_header(Mark(Sender(0, JOB), 1, 0)), b"elements"],
         [*with_shape([1 << 31] * 32), b""],
         [*with_shape([0] + [(1 << 31) - 1] * 3), b""],  # numpy counts without the zero
         [*with_shape([4], start_bytes=17), b""],
@@ -225,10 +227,10 @@ def test_an_array_larger_than_a_frame_arrives_whole_and_what_does_not_follow_is_
     one, other, *_ = portions(piece(0), array)
     assembly = Assembly()
     with pytest.raises(PeerError):
-        assembly.add(Portion(0, 1, 0, piece(0), one.dtype, one.shape, other.start_bytes), other.data)
-    assert assembly.add(Portion(0, 1, 0, piece(0), one.dtype, one.shape, 0), one.data) is None
+        assembly.add(Portion(Sender(0, JOB), 1, 0, piece(0), one.dtype, one.shape, other.start_bytes), other.data)
+    assert assembly.add(Portion(Sender(0, JOB), 1, 0, piece(0), one.dtype, one.shape, 0), one.data) is None
     with pytest.raises(PeerError):
-        assembly.add(Portion(0, 2, 0, piece(1), one.dtype, one.shape, other.start_bytes), other.data)
+        assembly.add(Portion(Sender(0, JOB), 2, 0, piece(1), one.dtype, one.shape, other.start_bytes), other.data)
 
 
 def test_a_shape_that_numpy_cannot_count_leaves_the_courier_alive():
@@ -242,6 +244,20 @@ def test_a_shape_that_numpy_cannot_count_leaves_the_courier_alive():
         couriers.all[0].send(1, piece(0), lambda: np.ones(3))
         assert couriers.all[1].take_piece(piece(0), 0).sum() == 3
         assert not couriers.failures
+
+
+def test_a_worker_of_another_job_gets_nothing_in():
+    """It connects anew to where a peer of its own was, and has the rank of one of ours."""
+    with ExitStack() as stack:
+        couriers = Couriers(stack)
+        context = stack.enter_context(zmq.Context())
+        other = stack.enter_context(closing(context.socket(zmq.DEALER)))
+        other.connect(couriers.all[1].address)
+        other.send_multipart(whole(np.zeros(3), job="another"))
+        wait_until(lambda: couriers.all[1].refused)
+        couriers.all[0].send(1, piece(0), lambda: np.ones(3))
+        assert couriers.all[1].take_piece(piece(0), 0).sum() == 3
+        assert [*couriers.all[1].refused] == ["another job's worker connects to an address that is this job's now"]
 
 
 class Cuts:
@@ -306,8 +322,8 @@ def test_connections_that_are_reset_lose_nothing(is_encrypted):
         couriers = Couriers(stack, keys=keys, meets=0)
         first, second = couriers.all
         cuts = Cuts(stack, second.address)
-        first.meet(0, [first.address, cuts.address])
-        second.meet(1, [first.address, second.address])
+        first.meet(Sender(0, JOB), [first.address, cuts.address])
+        second.meet(Sender(1, JOB), [first.address, second.address])
         arrays = [np.full(rng.choice((3, 100_000, 3_000_000)), number, np.float32) for number in range(count)]
         for number, array in enumerate(arrays):
             first.send(1, piece(number), partial(np.asarray, array))
@@ -389,7 +405,7 @@ def test_a_worker_that_finds_no_connection_to_a_peer_says_so():
         first, second = couriers.all
         cuts = Cuts(stack, second.address)
         cuts.is_closed = True
-        first.meet(0, [first.address, cuts.address])
+        first.meet(Sender(0, JOB), [first.address, cuts.address])
         first.send(1, piece(3, iteration=7), lambda: np.ones(3))
         wait_until(lambda: couriers.failures)
         cause, why, iteration = couriers.failures[0]
@@ -404,8 +420,8 @@ def test_connections_that_never_last_for_a_portion_end_the_job_by_name(monkeypat
         first, second = couriers.all
         cuts = Cuts(stack, second.address)
         cuts.most_bytes = 1_000_000
-        first.meet(0, [first.address, cuts.address])
-        second.meet(1, [first.address, second.address])
+        first.meet(Sender(0, JOB), [first.address, cuts.address])
+        second.meet(Sender(1, JOB), [first.address, second.address])
         first.send(1, piece(3, iteration=7), lambda: np.ones(500_000))
         wait_until(lambda: couriers.failures)
         cause, why, iteration = couriers.failures[0]

@@ -268,6 +268,27 @@ static void knock(void *context, int with_guard) {
 static void guarded(void *context) { knock(context, 1); }
 static void unguarded(void *context) { knock(context, 0); }
 
+/* One of another job comes first, with an id of ours; then ours, before it has an id and with it. */
+static void foreign(void *context) {
+  char address[64];
+  void *receiver = router(context, address, sizeof address);
+  void *other = dealer_named(context, address, "ps9@other", 9), *nameless = dealer_named(context, address, NULL, 0);
+  send_message(other, 0, 0);
+  send_message(other, 2, DATA);
+  send_message(nameless, 0, 0);
+  receive_message(receiver, 1);
+  void *ours = dealer(context, address, 9);
+  for (int i = 0; i < 2; i++) {
+    send_message(other, 1, DATA);
+    send_message(ours, 1, DATA);
+    receive_message(receiver, 1);
+  }
+  close_now(other);
+  close_now(nameless);
+  close_now(ours);
+  close_now(receiver);
+}
+
 /* Where keys are used: what is no peer's address and what is no TCP cannot be had. */
 static void elsewhere(void *context) {
   void *router = zmq_socket(context, ZMQ_ROUTER), *dealer = zmq_socket(context, ZMQ_DEALER);
@@ -321,7 +342,7 @@ int run(const char *scenario) {
   } scenarios[] = {{"exchange", exchange, 1}, {"silent", exchange, 0},   {"many_peers", many_peers, 1},
                    {"overflow", overflow, 1}, {"hostile", hostile, 0},   {"threads", threads, 1},
                    {"churn", churn, 1},       {"ends", ends, 1},         {"interleaved", interleaved, 1},
-                   {"guarded", guarded, 0},   {"unguarded", unguarded, 0}, {"elsewhere", elsewhere, 0},
+                   {"guarded", guarded, 0},   {"unguarded", unguarded, 0}, {"foreign", foreign, 1}, {"elsewhere", elsewhere, 0},
                    {"kept_alive", kept_alive, 1}, {"kept_memory", kept_memory, 1}};
   void (*set_forecasts)(int) = (void (*)(int))dlsym(RTLD_DEFAULT, "nalb_shim_set_forecasts");
   for (size_t i = 0; i < sizeof scenarios / sizeof *scenarios; i++) {
