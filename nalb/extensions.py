@@ -183,9 +183,9 @@ def _load(kind: str, word: str, group: str, known: Mapping[str, object]) -> Exte
     entry = next((one for one in entry_points(group=group) if one.name == word), None)
     module_name, colon, name = (entry.value if entry else word).replace(" ", "").partition(":")
     if not (module_name and colon and name) or len(word) > WORD_MOST:
+        choice = "" if colon else f"choose one of {', '.join([*known, *own_names(group)])}, or "
         raise InputError(
-            f"unknown {kind} {word!r}: choose one of {', '.join([*known, *own_names(group)])}, or name your own as "
-            f"package.module:NAME, of at most {WORD_MOST} characters"
+            f"unknown {kind} {word!r}: {choice}name your own as package.module:NAME, of at most {WORD_MOST} characters"
         )
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # behind Python's own modules; the coordinator finds the same

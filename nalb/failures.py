@@ -10,7 +10,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from nalb.errors import InputError, JobError, printable
+from nalb.errors import InputError, JobError, StoreError, printable
 
 DETAIL_MOST = 4096  # characters
 NOT_LEFT = (
@@ -99,8 +99,8 @@ class Failure(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omi
 
 
 def cause_of(error: BaseException | None, otherwise: Cause) -> Cause:
-    """The cause of a failure by this error: INPUT for an InputError."""
-    return Cause.INPUT if isinstance(error, InputError) else otherwise
+    """The cause of a failure by this error: INPUT for wrong input, and for a script that asks the store for what it cannot do."""
+    return Cause.INPUT if isinstance(error, InputError | StoreError) else otherwise
 
 
 def carried(failure: Failure) -> Failure:

@@ -211,7 +211,7 @@ def test_entry_points_give_names(faulty, monkeypatch):
     ("word", "says"),
     [
         ("magic", "unknown scheme 'magic': choose one of auto, stock"),
-        ("faulty:", "unknown scheme 'faulty:'"),
+        ("faulty:", "unknown scheme 'faulty:': name your own as package.module:NAME"),
         ("nowhere:A", "scheme nowhere:A: module nowhere cannot be imported: ModuleNotFoundError: No module named 'nowhere'"),
         ("unfinished:A", r"module unfinished cannot be imported: SyntaxError: .*unfinished.py, line 2\)"),
         ("needy:A", r"ModuleNotFoundError: No module named 'something_that_is_not_there' \(.*needy.py, line 2\)"),

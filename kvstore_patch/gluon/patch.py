@@ -20,6 +20,7 @@
 import functools
 import os
 import re
+import socket
 from collections.abc import Mapping
 from typing import Any
 
@@ -49,6 +50,7 @@ def install() -> None:
     if not registry.keys().isdisjoint(NAMES):
         return
     _check_encryption()
+    script_end.tell_wrong_input_at_exit(os.environ.get("NALB_NODE") or socket.gethostname())
     if os.environ.get("NALB_STOCK") == "1":  # nalb launch --scheme stock: the same script on MXNet alone
         stock.install()
         registry.update(dict.fromkeys(NAMES, stock.creator()))

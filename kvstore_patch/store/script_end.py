@@ -80,6 +80,20 @@ def at_exit(node: str, close: Callable[[], None], fail: Callable[[Failure], None
     atexit.register(leave)
 
 
+def tell_wrong_input_at_exit(node: str) -> None:
+    """Let a script that wrong input ends before it has a store tell the launcher: another attempt would end alike.
+
+    Once there is a store, `at_exit` tells that and more; its function runs first and ends the process. node: this machine's name.
+    """
+
+    def tell() -> None:
+        error = getattr(sys, "last_value", None)
+        if error is not None and cause_of(error, Cause.SCRIPT) is Cause.INPUT:
+            tell_launcher(Failure(cause=Cause.INPUT, detail=one_line(error), role="worker", node=node))
+
+    atexit.register(tell)
+
+
 def flush_all() -> None:
     """Flush all open files, such as the script's file of losses: os._exit does not."""
     files = [one for one in gc.get_objects() if issubclass(type(one), io.IOBase)]

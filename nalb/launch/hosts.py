@@ -66,7 +66,7 @@ class _HostTable(_Access, frozen=True, kw_only=True):
 
 
 class _Defaults(_Access, frozen=True, kw_only=True):
-    root_port: Annotated[int, Meta(ge=1, le=65534, description="a port, from 1 to 65534")] = DEFAULT_ROOT_PORT
+    root_port: Annotated[int, Meta(ge=1, le=65533, description="a port, from 1 to 65533")] = DEFAULT_ROOT_PORT
     environment: Annotated[dict[Variable, Value], Meta(description="variables' names and texts")] = {}
 
 

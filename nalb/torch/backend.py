@@ -8,6 +8,7 @@ import atexit
 import gc
 import itertools
 import os
+import socket
 import sys
 import threading
 import weakref
@@ -21,8 +22,9 @@ import torch
 import torch.distributed as dist
 
 from nalb.errors import InputError, one_line
-from nalb.failures import Cause, cause_of
+from nalb.failures import Cause, Failure, cause_of
 from nalb.plane.front import Front
+from nalb.process.last_words import tell_launcher
 from nalb.schemes import GLOO
 from nalb.torch import NAME
 from nalb.torch.gloo import Gloo
@@ -261,6 +263,18 @@ def _leave() -> None:
         if error is not None:  # to collect PyTorch's objects takes the interpreter a second at its end, and others wait
             gc.freeze()
         leaving.leave(None if error is None else f"failed: {one_line(error)}", cause_of(error, Cause.SCRIPT))
+
+
+@atexit.register
+def _tell_wrong_input() -> None:
+    """Tell the launcher of wrong input that ends a script which has no job yet, or has left it: another attempt would end alike.
+
+    After `_leave`, which runs before, it tells the same.
+    """
+    error = _end_of_script()
+    if error is not None and cause_of(error, Cause.SCRIPT) is Cause.INPUT:
+        node = os.environ.get("NALB_NODE") or socket.gethostname()
+        tell_launcher(Failure(cause=Cause.INPUT, detail=f"failed: {one_line(error)}", role="worker", node=node))
 
 
 def _end_of_script() -> BaseException | None:

@@ -19,7 +19,7 @@ import zmq
 from nalb.batching.speed import Predictor
 from nalb.errors import InputError, MachineError, NalbError, PeerError
 from nalb.events import Row, SamplesEvent, encode_line
-from nalb.failures import Cause, Failure
+from nalb.failures import Cause, Failure, cause_of
 from nalb.feedback.routing import Routing
 from nalb.measurement.estimates import Estimate
 from nalb.measurement.estimators import ESTIMATORS, Estimator
@@ -139,8 +139,8 @@ class CoordinatorThread:
 
     def _abort(self, state: Coordinator, error: BaseException) -> None:
         why = str(error) if isinstance(error, NalbError) else f"failed as coordinator: {type(error).__name__}: {error}"
-        node = self._settings.node
-        state.abort(Failure(cause=Cause.COORDINATOR, detail=why, role="scheduler", node=node), time.monotonic())
+        cause = cause_of(error, Cause.COORDINATOR)  # INPUT where a user's own scheme or estimator is wrong
+        state.abort(Failure(cause=cause, detail=why, role="scheduler", node=self._settings.node), time.monotonic())
 
     def _serve(
         self,

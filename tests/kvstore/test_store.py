@@ -219,6 +219,26 @@ def test_processes_of_another_job_that_connect_to_this_one_change_nothing(tmp_pa
     assert done.stdout.count("sums to 2") == 2
 
 
+@pytest.mark.parametrize(
+    ("script", "says"),
+    [
+        ("import mxnet as mx; mx.kv.create('dist_sync')", "the script creates MXNet's own kvstore 'dist_sync'"),
+        (
+            "import mxnet as mx; mx.kv.create('nalb').push(0, mx.nd.ones(3))",
+            "kvstore 'nalb' has no separate push and pull",
+        ),
+    ],
+)
+def test_what_the_store_cannot_do_starts_no_attempt_again(tmp_path, script, says):
+    """Before a worker has a store, and with it."""
+    done = run_job(tmp_path, "-c", script, flags=("--max-restarts", "2"))
+    assert done.returncode != 0
+    failure = noted_in(tmp_path / "run")
+    assert failure.cause is Cause.INPUT
+    assert says in failure.detail
+    assert not (tmp_path / "run" / "restart-1").exists()
+
+
 def test_our_server_reads_no_pickle(tmp_path):
     """MXNet's own server runs what the network sends: there the mark appears. Ours refuses, and the job ends."""
     script, mark = str(Path(__file__).with_name("pickles.py")), tmp_path / "mark"

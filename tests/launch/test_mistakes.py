@@ -184,6 +184,26 @@ def test_a_command_that_cannot_train(
     job.assert_nothing_left(within_s=0)
 
 
+@pytest.mark.mxnet
+@needs_mxnet
+def test_an_error_in_ones_own_scheme_starts_no_attempt_again(
+    launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = [
+        "from nalb import Scheme",
+        "def decide(situation): raise ValueError('no shares')",
+        "SCHEME = Scheme('wrong', decide)",
+    ]
+    (tmp_path / "wrong_scheme.py").write_text("\n".join(lines))
+    monkeypatch.chdir(tmp_path)
+    job = launch("--local", "2", "--scheme", "wrong_scheme:SCHEME", "--max-restarts", "2", "--", *STEPS, "--steps", "8")
+    assert job.end(START_LIMIT_S)[0] != 0
+    assert (job.failure().cause, who(job.failure())) == (Cause.REFUSED, (None, None))
+    assert "scheme wrong_scheme:SCHEME: ValueError: no shares" in job.failure().detail
+    assert not (job.run_dir / "restart-1").exists()
+    job.assert_nothing_left()
+
+
 def test_our_output_closed_by_its_reader(tmp_path: Path) -> None:
     """`nalb launch ... | true`: what went wrong is still told."""
     shell = f"{sys.executable} -m nalb.cli.main launch --local 1 --out {tmp_path / 'run'} -- false | true"

@@ -210,6 +210,21 @@ def test_a_script_with_wrong_input_does_not_restart(launch: Launch, tmp_path: Pa
 
 @needs_torch
 @pytest.mark.torch
+def test_wrong_input_before_a_rank_has_joined_does_not_restart(launch: Launch, tmp_path: Path) -> None:
+    code = "import torch.distributed as dist; dist.init_process_group('gloo'); dist.new_group(backend='nalb')"
+    script = [sys.executable, "-c", code]
+    job = launch(
+        "--local", "2", "--framework", "torch", "--max-restarts", "2", "--", *script, **cache_of_torch(tmp_path)
+    )
+    assert job.end(START_LIMIT_S + END_LIMIT_S)[0] == 1, job.output
+    assert job.failure().cause is Cause.INPUT
+    assert "the default group has backend gloo" in job.failure().detail
+    assert not (job.run_dir / "restart-1").exists()
+    job.assert_nothing_left()
+
+
+@needs_torch
+@pytest.mark.torch
 def test_a_rank_that_leaves_early_is_named_by_those_that_fail_for_it(launch: Launch, tmp_path: Path) -> None:
     job = launch("--local", "2", "--", *STEPS, "1000", str(tmp_path / "attempts"), "leaves", **cache_of_torch(tmp_path))
     assert job.end(START_LIMIT_S)[0] != 0, job.output
