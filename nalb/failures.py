@@ -10,7 +10,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from nalb.errors import InputError, JobError, StoreError, printable
+from nalb.errors import CheckpointError, InputError, JobError, StoreError, printable
 
 DETAIL_MOST = 4096  # characters
 NOT_LEFT = (
@@ -99,7 +99,12 @@ class Failure(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omi
 
 
 def cause_of(error: BaseException | None, otherwise: Cause) -> Cause:
-    """The cause of a failure by this error: INPUT for wrong input, and for a script that asks the store for what it cannot do."""
+    """The cause of a failure by this error: INPUT where every attempt would end alike.
+
+    That is wrong input, a call that the store cannot do, and a checkpoint that does not fit; not one that cannot be written.
+    """
+    if isinstance(error, CheckpointError):
+        return Cause.INPUT if error.writing is None else otherwise
     return Cause.INPUT if isinstance(error, InputError | StoreError) else otherwise
 
 

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from nalb.errors import InputError
+from nalb.errors import CheckpointError, InputError, StoreError
 from nalb.failures import DETAIL_MOST, Cause, Failure, JobFailed, Phase, carried, cause_of, render
 from nalb.process.last_words import FAILURE, failure_in
 
@@ -55,6 +55,8 @@ def test_whom_a_restart_may_blame(cause: Cause) -> None:
     assert failure.is_wrong_input == (cause in wrong_input)
 
 
-def test_an_input_error_is_wrong_input() -> None:
-    assert cause_of(InputError("no"), Cause.SCRIPT) is Cause.INPUT
-    assert [cause_of(error, Cause.SCRIPT) for error in (ValueError("no"), None)] == [Cause.SCRIPT] * 2
+def test_what_ends_every_attempt_alike_is_wrong_input() -> None:
+    wrong = (InputError("no"), StoreError("no"), CheckpointError("of another net"))
+    assert [cause_of(error, Cause.SCRIPT) for error in wrong] == [Cause.INPUT] * 3
+    others = (ValueError("no"), CheckpointError("no room", writing=3), None)
+    assert [cause_of(error, Cause.SCRIPT) for error in others] == [Cause.SCRIPT] * 3
