@@ -96,15 +96,20 @@ def is_full(error: OSError) -> bool:
 def one_line(error: BaseException) -> str:
     """The error's type and the first line of its message, without the trace of C++ that MXNet puts before the message.
 
-    A first line that ends with a colon is followed by the next one, as in PyTorch's errors of load_state_dict. An error whose text
-    cannot be made has none.
+    A first line that ends with a colon is followed by the next one, as in PyTorch's errors of load_state_dict. Where PyTorch
+    repeats an error of another process, such as a DataLoader's, that error's own last line comes first. An error whose text cannot
+    be made has none.
     """
     try:
         told = as_text(str(error))
     except Exception:  # it cannot say what it is
         told = ""
-    lines = [line for line in told.splitlines() if not line.startswith(("Traceback (", "  File "))]
+    lines = [line for line in told.splitlines() if line.strip() and not line.startswith(("Traceback (", "  File "))]
     name, text = type(error).__name__, lines[0] if lines else ""
+    if any(line.startswith("Original Traceback (") for line in lines):
+        return f"{lines[-1].strip()} ({text.rstrip('.')})"
     if text.endswith(":") and len(lines) > 1:
         text = f"{text} {lines[1].strip()}"
+    if not text:
+        return name
     return text if text.startswith(f"{name}: ") else f"{name}: {text}"

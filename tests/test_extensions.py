@@ -240,7 +240,7 @@ def test_what_cannot_be_loaded_is_said(word, says):
         ("NO_REASON", rf"scheme faulty:NO_REASON: {DECIDE} it gave list \(.*faulty.py, line {{}}\)"),
         ("TEXT", rf"scheme faulty:TEXT: {DECIDE} it gave shares of type str \(.*faulty.py, line {{}}\)"),
         ("TABLE", rf"scheme faulty:TABLE: {DECIDE} it gave shares of type dict \(.*faulty.py, line {{}}\)"),
-        ("SPEECHLESS", r"scheme faulty:SPEECHLESS: Speechless: +\(.*faulty.py, line \d+\)"),
+        ("SPEECHLESS", r"scheme faulty:SPEECHLESS: Speechless \(.*faulty.py, line \d+\)"),
         ("UNPAIRED", r"scheme faulty:UNPAIRED: ValueError: half a pair \? \(.*faulty.py, line \d+\)"),
         ("TOO_MUCH", r"scheme faulty:TOO_MUCH \(.*faulty.py, line {}\) gave shares of 15000000000 bytes in all"),
     ],

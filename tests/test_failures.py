@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from nalb.errors import CheckpointError, InputError, StoreError
+from nalb.errors import CheckpointError, InputError, StoreError, one_line
 from nalb.failures import DETAIL_MOST, Cause, Failure, JobFailed, Phase, carried, cause_of, render
 from nalb.process.last_words import FAILURE, failure_in
 
@@ -60,3 +60,22 @@ def test_what_ends_every_attempt_alike_is_wrong_input() -> None:
     assert [cause_of(error, Cause.SCRIPT) for error in wrong] == [Cause.INPUT] * 3
     others = (ValueError("no"), CheckpointError("no room", writing=3), None)
     assert [cause_of(error, Cause.SCRIPT) for error in others] == [Cause.SCRIPT] * 3
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (ValueError("no data"), "ValueError: no data"),
+        (KeyboardInterrupt(), "KeyboardInterrupt"),
+        (AssertionError(""), "AssertionError"),
+        (RuntimeError("Error(s) in loading:\n\tsize mismatch\n"), "RuntimeError: Error(s) in loading: size mismatch"),
+        (
+            ValueError(
+                "Caught ValueError in process 0.\nOriginal Traceback (most recent call last):\n  File x\nValueError: odd\n"
+            ),
+            "ValueError: odd (Caught ValueError in process 0)",
+        ),
+    ],
+)
+def test_an_error_in_one_line(error: BaseException, says: str) -> None:
+    assert one_line(error) == says

@@ -69,9 +69,9 @@ def at_exit(node: str, close: Callable[[], None], fail: Callable[[Failure], None
         if isinstance(error, CheckpointError) and error.writing is not None:
             failure = replace(failure, cause=Cause.CHECKPOINT, phase=Phase.CHECKPOINT, iteration=error.writing)
         fail(failure)
+        flush_all()
         if error is not None:  # a mere exit status is seen anyway, and the script's own last line may say why
             tell_launcher(replace(failure, detail=why))
-        flush_all()
         os._exit(code & 0xFF or 1)
 
     sys.exit, os._exit = note_exit, end_at_once
@@ -85,10 +85,11 @@ def tell_wrong_input_at_exit(node: str) -> None:
 
     Once there is a store, `at_exit` tells that and more; its function runs first and ends the process. node: this machine's name.
     """
+    owner = os.getpid()
 
     def tell() -> None:
         error = getattr(sys, "last_value", None)
-        if error is not None and cause_of(error, Cause.SCRIPT) is Cause.INPUT:
+        if os.getpid() == owner and error is not None and cause_of(error, Cause.SCRIPT) is Cause.INPUT:
             tell_launcher(Failure(cause=Cause.INPUT, detail=one_line(error), role="worker", node=node))
 
     atexit.register(tell)

@@ -11,14 +11,17 @@ from nalb.launch.hosts import HostsFile
 from nalb.launch.machine_env import machine_environment
 from nalb.launch.roles import ProcessSpec
 from nalb.launch.ssh import quote
+from nalb.process.guardian import VARIABLE
 from nalb.process.own_program import own_argv
 from netem.emulation import Emulation
 
 
 def env_line(environment: Mapping[str, str], argv: Sequence[str]) -> str:
-    """A line for any POSIX shell that runs `argv` with these variables added to its environment."""
+    """A line for any POSIX shell that runs `argv` with these variables added to its environment, and without a launcher's mark."""
     variables = [f"{name}={value}" for name, value in sorted(environment.items())]
-    return f"{shlex.join(['env', *variables])} {' '.join([quote(argv[0]), *map(shlex.quote, argv[1:])])}"
+    return (
+        f"{shlex.join(['env', '-u', VARIABLE, *variables])} {' '.join([quote(argv[0]), *map(shlex.quote, argv[1:])])}"
+    )
 
 
 def local_lines(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from nalb.errors import listed
 from nalb.launch.processes import LocalProcess
-from nalb.process.guardian import processes
+from nalb.process.guardian import VARIABLE, processes
 
 EVERY_S = 0.5  # a look reads the states of all processes on this machine; importing mxnet takes longer than this
 NAMED = 4  # a message names at most this many variables
@@ -30,7 +30,7 @@ class LostVariables:
         parents = {pid: parent for pid, (parent, has_ended) in processes().items() if not has_ended}
         for worker in workers:
             if worker.popen.pid in parents:
-                wanted = {name for name in worker.spec.environment if name.startswith(("DMLC_", "NALB_"))}
+                wanted = {VARIABLE, *(name for name in worker.spec.environment if name.startswith(("DMLC_", "NALB_")))}
                 found = [_lacks(pid, wanted) for pid in _descent(worker.popen.pid, parents)]
                 told = [text for text in found if text is not None]
                 if told:

@@ -13,6 +13,7 @@ from nalb.errors import InputError
 from nalb.failures import Failure
 from nalb.launch.machine_env import is_for_ps_lite, machine_environment
 from nalb.launch.roles import ProcessSpec
+from nalb.launch.signals import held_back
 from nalb.process import guardian
 from nalb.process.exhaustion import explained
 from nalb.process.last_words import failure_in
@@ -114,7 +115,7 @@ def start_here(
     if VARIABLE not in spec.environment:
         environment.pop(VARIABLE, None)  # the launcher's environment may have it, but this job is not encrypted
     try:
-        with explained(spec.name):
+        with explained(spec.name), held_back():
             popen = subprocess.Popen(
                 argv,
                 env=environment | guardian.mark(job, spec.slug),

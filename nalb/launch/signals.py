@@ -61,6 +61,8 @@ def exit_on_signals() -> None:
 def held_back() -> Iterator[None]:
     """Hold Ctrl-C, SIGTERM and SIGHUP back until the end of the with block. Outside the main thread this does nothing.
 
+    A fork by Python needs this where handlers raise: Python ignores exceptions in what it calls around a fork.
+
     Choice not taken: pthread_sigmask. Another thread would take the signal, and Python handles it on the main thread at once.
     """
     if threading.current_thread() is not threading.main_thread():

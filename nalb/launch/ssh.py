@@ -282,7 +282,7 @@ class RemoteJob(Job):
         observers = None if relay is None else DECLARED["observers"].name
         order = AgentOrder(VERSION, self.id, spec.slug, list(spec.argv), spec.environment, keys, observers)
         try:
-            with explained(f"ssh to {host.address}"):
+            with explained(f"ssh to {host.address}"), held_back():
                 popen = subprocess.Popen(
                     ssh_argv(host),
                     env=environment | mark(self.id, f"{spec.slug}.ssh"),

@@ -257,6 +257,8 @@ class Job:
             silent = [child for child in self.children if told.is_of(child.spec.role, child.spec.node)]
             if told.cause is Cause.SILENT and any(map(_ended_well, silent)):
                 told = replace(told, cause=Cause.ENDED, detail=NOT_LEFT)
+            if told.cause is Cause.ABSENT:
+                told = replace(told, detail=told.detail + next(filter(None, map(self._lost.of, self.children)), ""))
             if told.cause is Cause.LINGERING:
                 told = self._awaited(told)
             elif stopped := [one.spec.name for one in others if one.stopped_at() is not None]:

@@ -54,8 +54,10 @@ def line_of(failure: Failure) -> str:
 
 
 def tell_launcher(failure: Failure) -> None:
-    """Tell the launcher alone of the failure, if there is a launcher."""
+    """Tell the launcher alone of the failure, if there is a launcher. What the script has printed comes before it."""
     if VARIABLE in os.environ:
+        with suppress(Exception):  # the script may have closed stdout, or put something else there
+            sys.stdout.flush()
         with suppress(OSError):  # the launcher is gone
             os.write(2, FAILURE.encode() + msgspec.json.encode(carried(failure)) + b"\n")
 

@@ -265,6 +265,9 @@ def _leave() -> None:
         leaving.leave(None if error is None else f"failed: {one_line(error)}", cause_of(error, Cause.SCRIPT))
 
 
+_OWNER = os.getpid()  # a process that the script forks is no rank
+
+
 @atexit.register
 def _tell_wrong_input() -> None:
     """Tell the launcher of wrong input that ends a script which has no job yet, or has left it: another attempt would end alike.
@@ -272,7 +275,7 @@ def _tell_wrong_input() -> None:
     After `_leave`, which runs before, it tells the same.
     """
     error = _end_of_script()
-    if error is not None and cause_of(error, Cause.SCRIPT) is Cause.INPUT:
+    if os.getpid() == _OWNER and error is not None and cause_of(error, Cause.SCRIPT) is Cause.INPUT:
         node = os.environ.get("NALB_NODE") or socket.gethostname()
         tell_launcher(Failure(cause=Cause.INPUT, detail=f"failed: {one_line(error)}", role="worker", node=node))
 

@@ -239,6 +239,18 @@ def test_what_the_store_cannot_do_starts_no_attempt_again(tmp_path, script, says
     assert not (tmp_path / "run" / "restart-1").exists()
 
 
+@pytest.mark.parametrize("variable", ["NALB_JOB", "NALB_ADDRESSES"])
+def test_a_worker_without_the_jobs_name_is_told_what_it_lacks(tmp_path, monkeypatch, variable):
+    """Processes do not hear each other where only some know the job's name."""
+    monkeypatch.setenv("NALB_STARTUP_S", "8")
+    argv = [sys.executable, "-m", "nalb.cli.main", "launch", "--local", "2", "--out", str(tmp_path / "run"), "--"]
+    command = ["env", "-u", variable, sys.executable, str(WORKERS), "sums", str(tmp_path)]
+    done = subprocess.run([*argv, *command], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode != 0
+    assert noted_in(tmp_path / "run").cause is Cause.ABSENT
+    assert f"lacks {variable}: have the command pass its environment on" in done.stderr
+
+
 def test_our_server_reads_no_pickle(tmp_path):
     """MXNet's own server runs what the network sends: there the mark appears. Ours refuses, and the job ends."""
     script, mark = str(Path(__file__).with_name("pickles.py")), tmp_path / "mark"

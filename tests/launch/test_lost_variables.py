@@ -10,6 +10,7 @@ import pytest
 from nalb.launch.lost_variables import EVERY_S, LostVariables
 from nalb.launch.processes import LocalProcess
 from nalb.launch.roles import ProcessSpec
+from nalb.process.guardian import mark
 
 GIVEN = {"DMLC_ROLE": "worker", "NALB_NODE": "n0", "NALB_COORDINATOR": "127.0.0.1:9001", "OMP_NUM_THREADS": "1"}
 LIMIT_S = 20.0
@@ -26,7 +27,7 @@ def started() -> Iterator[list[LocalProcess]]:
 
 def told(workers: list[LocalProcess], *command: str) -> str:
     """Of a worker with this command, once its `sleep` runs and was looked at; then it ends and is looked at again."""
-    popen = subprocess.Popen(command, env=os.environ | GIVEN, start_new_session=True)
+    popen = subprocess.Popen(command, env=os.environ | GIVEN | mark("job", "n0.worker"), start_new_session=True)
     worker = LocalProcess(ProcessSpec("n0", "worker", command, GIVEN), popen)
     workers.append(worker)
     lost = LostVariables()
@@ -54,4 +55,7 @@ def test_lost_variables_are_named(started: list[LocalProcess]) -> None:
 
 def test_they_are_found_below_a_shell(started: list[LocalProcess]) -> None:
     found = told(started, "sh", "-c", "env -i sleep 60; true")
-    assert "'sleep 60', lacks DMLC_ROLE, NALB_COORDINATOR, NALB_NODE: have the command pass its environment on" in found
+    assert (
+        "'sleep 60', lacks DMLC_ROLE, NALB_COORDINATOR, NALB_JOB, NALB_NODE: have the command pass its environment on"
+        in found
+    )

@@ -342,6 +342,25 @@ def test_a_signal_hides_no_failure_and_waits_for_the_end_of_all(tmp_path: Path, 
     assert [marked(job.id) for job in jobs] == [[]]
 
 
+SIGNAL_AMID_A_FORK = """
+import os, signal
+from nalb.launch.processes import start_here
+from nalb.launch.roles import ProcessSpec
+from nalb.launch.signals import ending_on_signals
+os.register_at_fork(after_in_parent=lambda: os.kill(os.getpid(), signal.SIGTERM))
+with ending_on_signals():
+    start_here(ProcessSpec("n0", "worker", ("true",), {"RANK": "0"}), ["true"], os.environ, "job")
+    print("goes on")
+"""
+
+
+def test_a_signal_that_comes_while_a_process_is_started_ends_the_job() -> None:
+    done = subprocess.run([sys.executable, "-c", SIGNAL_AMID_A_FORK], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr.splitlines()[-1].endswith("JobError: ended by SIGTERM, with every process of the job")
+
+
 def test_what_is_wrong_with_the_place_ends_the_job(tmp_path: Path) -> None:
     def check() -> None:
         if shown:
