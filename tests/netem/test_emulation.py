@@ -347,7 +347,12 @@ def test_a_process_that_the_network_needs_has_ended(
 
 def test_the_networks_guardian_has_a_successor(name: str):
     def guardians() -> set[psutil.Process]:
-        return {one for one in psutil.Process().children() if "netem.guardian" in one.cmdline()}
+        found = set()
+        for one in psutil.Process().children():
+            with suppress(psutil.NoSuchProcess):  # it has ended
+                if "netem.guardian" in one.cmdline():
+                    found.add(one)
+        return found
 
     with network_up(network_of(name, TWO_NODES)) as emulation:
         (first,) = guardians()
