@@ -20,7 +20,6 @@
 import functools
 import os
 import re
-import socket
 from collections.abc import Mapping
 from typing import Any
 
@@ -35,6 +34,7 @@ from kvstore_patch.store import ndarrays, script_end
 from kvstore_patch.store.kvstore import NALB
 from kvstore_patch.store.names import NAMES
 from nalb.errors import StoreError
+from nalb.process.address import own_name
 from nalb.transport import keys
 
 
@@ -50,7 +50,7 @@ def install() -> None:
     if not registry.keys().isdisjoint(NAMES):
         return
     _check_encryption()
-    script_end.tell_wrong_input_at_exit(os.environ.get("NALB_NODE") or socket.gethostname())
+    script_end.tell_wrong_input_at_exit(own_name(os.environ))
     if os.environ.get("NALB_STOCK") == "1":  # nalb launch --scheme stock: the same script on MXNet alone
         stock.install()
         registry.update(dict.fromkeys(NAMES, stock.creator()))

@@ -370,7 +370,7 @@ static int on_zmq_msg_recv(const struct zmq *zmq, zmq_msg_t *msg, void *socket, 
   struct tracked *entry = find(socket);
   renamed = NULL;
   if (!entry || entry->type != ZMQ_ROUTER) return zmq->zmq_msg_recv(msg, socket, flags);
-  if (entry->state == BETWEEN || entry->state == HOLDS_IDENTITY || entry->state == IN_FOREIGN) return receive_identity(zmq, entry, msg, socket, flags);
+  if (entry->state != HOLDS_BODY && entry->state != IN_BODY) return receive_identity(zmq, entry, msg, socket, flags);
   if (entry->state == HOLDS_BODY) {
     zmq->zmq_msg_move(msg, &entry->held);
     entry->frames = 0;

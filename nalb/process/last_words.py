@@ -54,10 +54,8 @@ def line_of(failure: Failure) -> str:
 
 
 def tell_launcher(failure: Failure) -> None:
-    """Tell the launcher alone of the failure, if there is a launcher. What the script has printed comes before it."""
+    """Tell the launcher alone of the failure, if there is a launcher."""
     if VARIABLE in os.environ:
-        with suppress(Exception):  # the script may have closed stdout, or put something else there
-            sys.stdout.flush()
         with suppress(OSError):  # the launcher is gone
             os.write(2, FAILURE.encode() + msgspec.json.encode(carried(failure)) + b"\n")
 

@@ -8,7 +8,6 @@ import atexit
 import gc
 import itertools
 import os
-import socket
 import sys
 import threading
 import weakref
@@ -24,6 +23,7 @@ import torch.distributed as dist
 from nalb.errors import InputError, one_line
 from nalb.failures import Cause, Failure, cause_of
 from nalb.plane.front import Front
+from nalb.process.address import own_name
 from nalb.process.last_words import tell_launcher
 from nalb.schemes import GLOO
 from nalb.torch import NAME
@@ -276,8 +276,8 @@ def _tell_wrong_input() -> None:
     """
     error = _end_of_script()
     if os.getpid() == _OWNER and error is not None and cause_of(error, Cause.SCRIPT) is Cause.INPUT:
-        node = os.environ.get("NALB_NODE") or socket.gethostname()
-        tell_launcher(Failure(cause=Cause.INPUT, detail=f"failed: {one_line(error)}", role="worker", node=node))
+        detail, node = f"failed: {one_line(error)}", own_name(os.environ)
+        tell_launcher(Failure(cause=Cause.INPUT, detail=detail, role="worker", node=node))
 
 
 def _end_of_script() -> BaseException | None:

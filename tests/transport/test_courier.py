@@ -233,16 +233,21 @@ def test_an_array_larger_than_a_frame_arrives_whole_and_what_does_not_follow_is_
         assembly.add(Portion(Sender(0, JOB), 2, 0, piece(1), one.dtype, one.shape, other.start_bytes), other.data)
 
 
+def refuses(stack, couriers, frames):
+    """The second courier refuses a stranger's frames, and takes the first one's array afterwards."""
+    context = stack.enter_context(zmq.Context())
+    stranger = stack.enter_context(closing(context.socket(zmq.DEALER)))
+    stranger.connect(couriers.all[1].address)
+    stranger.send_multipart(frames)
+    wait_until(lambda: couriers.all[1].refused)
+    couriers.all[0].send(1, piece(0), lambda: np.ones(3))
+    assert couriers.all[1].take_piece(piece(0), 0).sum() == 3
+
+
 def test_a_shape_that_numpy_cannot_count_leaves_the_courier_alive():
     with ExitStack() as stack:
         couriers = Couriers(stack)
-        context = stack.enter_context(zmq.Context())
-        stranger = stack.enter_context(closing(context.socket(zmq.DEALER)))
-        stranger.connect(couriers.all[1].address)
-        stranger.send_multipart([*with_shape([0] + [(1 << 31) - 1] * 3), b""])
-        wait_until(lambda: couriers.all[1].refused)
-        couriers.all[0].send(1, piece(0), lambda: np.ones(3))
-        assert couriers.all[1].take_piece(piece(0), 0).sum() == 3
+        refuses(stack, couriers, [*with_shape([0] + [(1 << 31) - 1] * 3), b""])
         assert not couriers.failures
 
 
@@ -250,13 +255,7 @@ def test_a_worker_of_another_job_gets_nothing_in():
     """It connects anew to where a peer of its own was, and has the rank of one of ours."""
     with ExitStack() as stack:
         couriers = Couriers(stack)
-        context = stack.enter_context(zmq.Context())
-        other = stack.enter_context(closing(context.socket(zmq.DEALER)))
-        other.connect(couriers.all[1].address)
-        other.send_multipart(whole(np.zeros(3), job="another"))
-        wait_until(lambda: couriers.all[1].refused)
-        couriers.all[0].send(1, piece(0), lambda: np.ones(3))
-        assert couriers.all[1].take_piece(piece(0), 0).sum() == 3
+        refuses(stack, couriers, whole(np.zeros(3), job="another"))
         assert [*couriers.all[1].refused] == ["another job's worker connects to an address that is this job's now"]
 
 
