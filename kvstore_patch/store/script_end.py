@@ -69,9 +69,9 @@ def at_exit(node: str, close: Callable[[], None], fail: Callable[[Failure], None
         if isinstance(error, CheckpointError) and error.writing is not None:
             failure = replace(failure, cause=Cause.CHECKPOINT, phase=Phase.CHECKPOINT, iteration=error.writing)
         fail(failure)
-        flush_all()
         if error is not None:  # a mere exit status is seen anyway, and the script's own last line may say why
             tell_launcher(replace(failure, detail=why))
+        flush_all()
         os._exit(code & 0xFF or 1)
 
     sys.exit, os._exit = note_exit, end_at_once

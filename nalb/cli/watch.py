@@ -28,7 +28,7 @@ def main(args: argparse.Namespace) -> int:
     if not LEAST_S <= args.every <= MOST_S:
         raise InputError(f"--every {args.every:g}: give {LEAST_S:g} to {MOST_S:g} seconds")
     follower = Follower(args.run_dir)
-    if not follower.has_run:
+    if not follower.is_there:
         nothing = f"{args.run_dir} holds nothing of a run: give the run directory that the job printed, or its --out"
         if args.once:
             raise InputError(nothing)

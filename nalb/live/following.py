@@ -35,7 +35,7 @@ class Follower:
         self._has_run = False
 
     @property
-    def has_run(self) -> bool:
+    def is_there(self) -> bool:
         """Whether the directory holds anything of a run by now."""
         return self.tail.is_running or any((self.tail.run_dir / name).exists() for name in (ABOUT, SAMPLES))
 

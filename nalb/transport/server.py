@@ -139,7 +139,7 @@ class CoordinatorThread:
 
     def _abort(self, state: Coordinator, error: BaseException) -> None:
         why = str(error) if isinstance(error, NalbError) else f"failed as coordinator: {type(error).__name__}: {error}"
-        cause = cause_of(error, Cause.COORDINATOR)  # INPUT where a user's own scheme or estimator is wrong
+        cause = cause_of(error, Cause.COORDINATOR)
         state.abort(Failure(cause=cause, detail=why, role="scheduler", node=self._settings.node), time.monotonic())
 
     def _serve(
