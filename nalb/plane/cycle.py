@@ -1,4 +1,4 @@
-"""What an iteration is, where sums have no names: learned from their sizes and dtypes, which are alike on all ranks. Pure.
+"""What an iteration is, where sums have no names: learned from their sizes, dtypes and groups, which are alike on all ranks. Pure.
 
 An iteration is the shortest pattern of sums that came twice in a row, once its first sum comes again:
 
@@ -18,14 +18,21 @@ from collections import OrderedDict
 
 import numpy as np
 
-from nalb.services.exchange.recorder import PlaceInIteration
+from nalb.services.exchange.recorder import Group, Key, PlaceInIteration
 
 SUMS_MOST = 1 << 15  # that are remembered; an iteration has at most half of them
 TIMES = 2  # in a row that a pattern must come before it is learned
 SOON = 3  # iterations within which a pattern that breaks off was none
 DOUBTED_MOST = 64  # patterns that must come more often
 
-Sum = tuple[int, str]  # elements, dtype
+KIND_BITS = 23  # 8 million kinds, and 2^40 elements
+
+Sum = tuple[int, str, str]  # elements, dtype, name of the group that sums
+
+
+def key_of(number: int, group: str) -> Key:
+    """What a sum is called."""
+    return f"{number} of group {group}" if group else number
 
 
 class CycleRecorder:
@@ -33,8 +40,8 @@ class CycleRecorder:
 
     def __init__(self, sums_most: int = SUMS_MOST) -> None:
         self._most = sums_most
-        self._dtypes: list[str] = []
-        self._codes = np.zeros(2 * sums_most, np.int64)  # of the sums so far: one number for elements and dtype
+        self._kinds: dict[tuple[str, str], int] = {}  # dtypes and groups, by number
+        self._codes = np.zeros(2 * sums_most, np.int64)  # of the sums so far: one number for elements and kind
         self._count = 0
         self._rows = np.zeros(sums_most // 2, np.int64)  # [p - 1]: how many last sums in a row equal the one p before
         self._pattern: tuple[Sum, ...] = ()  # empty: unknown
@@ -42,9 +49,9 @@ class CycleRecorder:
         self._begun = 0  # iterations since the pattern was learned
         self._times: OrderedDict[tuple[Sum, ...], int] = OrderedDict()  # in a row, of patterns that broke off soon
 
-    def place(self, elements: int, dtype: str) -> PlaceInIteration:
-        """The place of the sum that comes now. In `learned` the keys are the numbers of sums."""
-        one = (elements, dtype)
+    def place(self, elements: int, dtype: str, group: str = "") -> PlaceInIteration:
+        """The place of the sum that comes now. In `learned` the keys are by `key_of`. group: empty for the default group."""
+        one = (elements, dtype, group)
         breaks_off = bool(self._pattern) and self._pattern[self._next] != one
         if breaks_off:
             self._doubt()
@@ -58,8 +65,12 @@ class CycleRecorder:
         number = self._next
         self._next = (number + 1) % len(self._pattern)
         self._begun += number == 0
-        learned = tuple(((index, *each),) for index, each in enumerate(self._pattern)) if is_new else ()
-        return PlaceInIteration(number, self._next == 0, learned, breaks_off)
+        return PlaceInIteration(number, self._next == 0, self._learned() if is_new else (), breaks_off)
+
+    def _learned(self) -> tuple[Group, ...]:
+        return tuple(
+            ((key_of(index, group), elements, dtype),) for index, (elements, dtype, group) in enumerate(self._pattern)
+        )
 
     def _doubt(self) -> None:
         """The pattern broke off."""
@@ -89,18 +100,16 @@ class CycleRecorder:
     def _fits(self, period: int) -> bool:
         """Whether the sums before a pattern that came twice hold as many elements as itself."""
         start = self._count - 2 * period
-        elements = self._codes[:start][::-1] >> 8
-        return start == 0 or bool((np.cumsum(elements) == sum(one for one, _ in self._last(period))).any())
+        elements = self._codes[:start][::-1] >> KIND_BITS
+        return start == 0 or bool((np.cumsum(elements) == sum(one[0] for one in self._last(period))).any())
 
     def _last(self, period: int) -> tuple[Sum, ...]:
-        codes = self._codes[self._count - period : self._count].tolist()
-        return tuple((code >> 8, self._dtypes[code & 255]) for code in codes)
+        codes, kinds = self._codes[self._count - period : self._count].tolist(), list(self._kinds)
+        return tuple((code >> KIND_BITS, *kinds[code & (1 << KIND_BITS) - 1]) for code in codes)
 
     def _code(self, one: Sum) -> int:
-        elements, dtype = one
-        if dtype not in self._dtypes:
-            self._dtypes.append(dtype)
-        return elements << 8 | self._dtypes.index(dtype)
+        elements, *kind = one
+        return elements << KIND_BITS | self._kinds.setdefault((kind[0], kind[1]), len(self._kinds))
 
     def _note(self, one: Sum) -> None:
         if self._count == len(self._codes):

@@ -37,7 +37,7 @@ from nalb.errors import PeerError, one_line
 from nalb.failures import Cause, Failure, JobFailed, carried
 from nalb.plane import orders as o
 from nalb.plane.agent_process import AgentProcess
-from nalb.plane.cycle import CycleRecorder
+from nalb.plane.cycle import CycleRecorder, key_of
 from nalb.plane.memory import OwnSegment
 from nalb.planning.slices import sum_dtype
 from nalb.process.last_words import die, tell_launcher
@@ -191,22 +191,25 @@ class Front:
 
     # ---- sums
 
-    def place(self, elements: int, dtype: str) -> PlaneSum | RingSum | None:
-        """How the next sum travels. May wait for the other ranks, or for a plan. Raises JobFailed."""
+    def place(self, elements: int, dtype: str, group: str = "") -> PlaneSum | RingSum | None:
+        """How the next sum travels. May wait for the other ranks, or for a plan. Raises JobFailed.
+
+        group: the name of the group that sums, alike on all ranks; empty for the default group.
+        """
         asked_s = monotonic()
         try:
-            return self._place(elements, dtype)
+            return self._place(elements, dtype, group)
         finally:
             self.waited_s += monotonic() - asked_s
 
-    def _place(self, elements: int, dtype: str) -> PlaneSum | RingSum | None:
+    def _place(self, elements: int, dtype: str, group: str) -> PlaneSum | RingSum | None:
         with self._in_order:
-            place = self._recorder.place(elements, dtype)
+            place = self._recorder.place(elements, dtype, group)
             number, self._calls = self._calls, self._calls + 1
             if place.breaks_off:
                 self._break_off()
             if place.number < 0:
-                self.send(announcement(number, "sum", ((number, elements, dtype),)))
+                self.send(announcement(number, "sum", ((key_of(number, group), elements, dtype),)))
                 self._wait(lambda: self._agreed >= number)
                 return None
             if place.learned:
@@ -286,7 +289,9 @@ class Front:
             self._registrations += 1
             self._routes.clear()
             self._next = None
-        specs = [TensorSpec(str(key), elements, dtype, key) for ((key, elements, dtype),) in learned]  # type: ignore[arg-type]
+        specs = [
+            TensorSpec(str(key), elements, dtype, number) for number, ((key, elements, dtype),) in enumerate(learned)
+        ]
         self._tensors = [(spec.elements, np.dtype(sum_dtype(spec.dtype))) for spec in specs]
         for first in range(0, len(specs), TENSORS_OF_A_PACKET):
             part = specs[first : first + TENSORS_OF_A_PACKET]

@@ -76,6 +76,7 @@ class NalbGroup(dist.ProcessGroup):  # type: ignore[misc]
         super().__init__(options.group_rank, options.group_size)
         self._job = job  # None: all goes to gloo
         self._is_default = not options.global_ranks_in_group
+        self._name = "" if self._is_default else options.group_id
         self._made_of = store, options.group_rank, options.group_size
         self._timeout, self._nccl_options = options.timeout, nccl_options
         self.gloo = new_gloo(dist.PrefixStore("gloo", store), *self._made_of[1:], options.timeout)
@@ -185,9 +186,9 @@ class NalbGroup(dist.ProcessGroup):  # type: ignore[misc]
             self._note_by_gloo()
             return by_gloo()
         if (machine := self._job.machine) is not None:
-            return in_whole([tensor], lambda whole: machine.add_up(whole[0]))
+            return in_whole([tensor], lambda whole: machine.add_up(whole[0], self._name))
         assert self._job.front is not None
-        return add_up(self._job.front, tensor, by_gloo)
+        return add_up(self._job.front, tensor, self._name, by_gloo)
 
     def _suits(self, tensor: torch.Tensor) -> bool:
         """By what is alike on all ranks: strides may differ."""

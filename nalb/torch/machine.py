@@ -45,21 +45,21 @@ class Machine:
             self._outward = ThreadPoolExecutor(1, "nalb-out")
             self._homeward = ThreadPoolExecutor(1, "nalb-home")
 
-    def add_up(self, tensor: torch.Tensor) -> dist.Work:
-        """Begin the sum over all ranks of all machines."""
+    def add_up(self, tensor: torch.Tensor, group: str) -> dist.Work:
+        """Begin the sum over all ranks of all machines. group: the name of the group that sums."""
         if self._front is None:
             # a clone: the copy may come before gloo is done with the sum here
             self._sums.group.allreduce([tensor.clone()])
             return self._copies.group.broadcast(tensor, 0)
         work = SumWork(tensor)
         at_home = self._sums.group.allreduce([tensor])
-        gone = self._outward.submit(self._go_out, self._front, tensor, at_home)
+        gone = self._outward.submit(self._go_out, self._front, tensor, group, at_home)
         self._homeward.submit(self._come_home, tensor, gone, work)
         return work
 
-    def _go_out(self, front: Front, tensor: torch.Tensor, at_home: dist.Work) -> dist.Work:
+    def _go_out(self, front: Front, tensor: torch.Tensor, group: str, at_home: dist.Work) -> dist.Work:
         at_home.wait()
-        return add_up(front, tensor, lambda: self.out.begun(self.out.group.allreduce([tensor])))
+        return add_up(front, tensor, group, lambda: self.out.begun(self.out.group.allreduce([tensor])))
 
     def _come_home(self, tensor: torch.Tensor, gone: "Future[dist.Work]", work: SumWork) -> None:
         try:

@@ -14,10 +14,10 @@ from nalb.torch.works import SumWork
 _on_gpus: dict[torch.device, GpuSums] = {}
 
 
-def add_up(front: Front, tensor: torch.Tensor, by_gloo: Callable[[], dist.Work]) -> dist.Work:
-    """Begin the sum over all ranks that have a front. by_gloo: begins it among these ranks by gloo."""
+def add_up(front: Front, tensor: torch.Tensor, group: str, by_gloo: Callable[[], dist.Work]) -> dist.Work:
+    """Begin the sum over all ranks that have a front. group: its name. by_gloo: begins it among these ranks by gloo."""
     try:
-        way = front.place(tensor.numel(), str(tensor.dtype).removeprefix("torch."))
+        way = front.place(tensor.numel(), str(tensor.dtype).removeprefix("torch."), group)
         if isinstance(way, PlaneSum):
             return _on_gpu(tensor, way) if tensor.is_cuda else _on_cpu(tensor, way)
     except JobFailed as error:  # raised here within a backward pass, it would leave DDP in disorder

@@ -68,6 +68,13 @@ def test_dtypes_differ():
     assert places[4].learned == (((0, 4096, "float32"),), ((1, 4096, "float16"),))
 
 
+def test_groups_differ():
+    recorder = CycleRecorder()
+    *_, learned = (recorder.place(3000, "float32", group) for group in ("", "1") * 2 + ("",))
+    assert learned.learned == (((0, 3000, "float32"),), (("1 of group 1", 3000, "float32"),))
+    assert recorder.place(3000, "float32", "2").breaks_off
+
+
 def test_memory_is_bounded_and_long_runs_stay_right():
     recorder = CycleRecorder(sums_most=32)
     for step in range(1000):

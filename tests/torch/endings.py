@@ -25,6 +25,7 @@ how, rank = sys.argv[1], int(os.environ["RANK"])
 torch.set_num_threads(1)
 dist.init_process_group("nalb")
 other = dist.new_group(backend="gloo") if how == "cut off" else None
+groups = [None, dist.new_group()] if how == "groups in another order" else [None]
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(60, 3000).to(DEVICE))
 end_s = time.monotonic() + LIMIT_S
 last = None
@@ -88,6 +89,8 @@ for step in range(1_000_000):
             sys.exit(3)
         if rank == 1 and how == "other sums":
             sizes = [sizes[0], 6000]
+        if rank == 1 and how == "groups in another order":
+            groups.reverse()
         if rank == 1 and how == "fewer sums":
             sizes = sizes[:1]
         if how == "barrier":
@@ -122,5 +125,6 @@ for step in range(1_000_000):
         model(torch.ones(60, device=DEVICE)).sum().backward()
         continue
     for size in sizes:
-        dist.all_reduce(torch.ones(size, device=DEVICE))
+        for group in groups:
+            dist.all_reduce(torch.ones(size, device=DEVICE), group=group)
     time.sleep(0.01)

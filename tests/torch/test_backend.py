@@ -94,6 +94,7 @@ def require_named(ended: list[ranks.Rank], *words: str) -> None:
         ("exit", ["JobFailed"]),
         ("other sums", ["6000 elements", "all workers must make the same"]),
         ("fewer sums", ["JobFailed"]),
+        ("groups in another order", ["of group ", "3000 elements", "all workers must make the same"]),
         ("end where learned", ["left after 4 sums", "the same number of steps"]),
         ("other sums where learned", ["6000 elements", "all workers must make the same"]),
     ],
