@@ -11,7 +11,7 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType, field
 from msgspec.structs import replace
 
-from nalb.failures import Failure
+from nalb.failures import Failure, render
 
 ByNode = dict[str, float | None]  # None: not known
 Times = dict[str, float]  # seconds by worker's node
@@ -291,6 +291,11 @@ class AbortEvent(Event, frozen=True, kw_only=True, omit_defaults=True):
     reason: str  # for people
     failure: Failure | None = None
 
+    @property
+    def words(self) -> str:
+        """Why the job ended."""
+        return self.reason if self.failure is None else render(self.failure)
+
 
 class StartedEvent(Event, frozen=True, kw_only=True):
     """The launcher has started a process of a job without a coordinator."""
@@ -311,6 +316,11 @@ class FailureEvent(Event, frozen=True, kw_only=True):
     """The launcher saw the job fail: the last event of the run."""
 
     failure: Failure
+
+    @property
+    def words(self) -> str:
+        """Why the job failed."""
+        return render(self.failure)
 
 
 AnyEvent = (

@@ -8,9 +8,9 @@ from rich.table import Table
 
 from nalb.cli.flags import check_run
 from nalb.compare.progress import show_table
-from nalb.errors import InputError, as_text, listed
+from nalb.errors import InputError, as_text
 from nalb.reporting.page import replace_file
-from nalb.reporting.record import read_timeline
+from nalb.reporting.record import read_timeline, without_iterations
 from nalb.reporting.trace import chrome_trace, exposures
 
 FILE = "trace.json"
@@ -30,9 +30,7 @@ def main(args: argparse.Namespace) -> int:
         raise InputError(f"{path} is there already: use --force to write over it")
     record = read_timeline(args.run_dir)
     if not record.has_events and not record.tokens:
-        if trainings := sorted(str(one.parent) for one in args.run_dir.glob("*/samples.jsonl")):
-            raise InputError(f"{args.run_dir} holds several trainings: give one of {listed(trainings)}")
-        raise InputError(f"{args.run_dir / 'samples.jsonl'} has no iterations: there is nothing to draw")
+        raise without_iterations(args.run_dir, record)
     try:
         replace_file(path, msgspec.json.encode(chrome_trace(record)))
     except OSError as error:

@@ -8,7 +8,7 @@ from nalb.compare.progress import show_table
 from nalb.errors import InputError
 from nalb.reporting.pace import paces
 from nalb.reporting.precisions import precision_lines
-from nalb.reporting.record import read_timeline
+from nalb.reporting.record import read_timeline, without_iterations
 from nalb.reporting.table import pace_table
 
 SHOWN = 8  # things in a table
@@ -29,12 +29,7 @@ def main(args: argparse.Namespace) -> int:
     check_run(args.run_dir)
     timeline = read_timeline(args.run_dir)
     if not timeline.has_events:
-        if trainings := sorted(str(one.parent) for one in args.run_dir.glob("*/samples.jsonl")):
-            raise InputError(f"{args.run_dir} has no iterations of its own: give one of {', '.join(trainings)}")
-        raise InputError(
-            f"{args.run_dir / 'samples.jsonl'} has no iterations: wait for the first one, or give another run directory; schemes"
-            " stock, p3 and gloo note none, nor do PyTorch's jobs on one node"
-        )
+        raise without_iterations(args.run_dir, timeline)
     found = paces(timeline, args.last)
     if args.schemes is not None:
         words = parse_names("--schemes", args.schemes)

@@ -21,7 +21,6 @@ from nalb.events import (
     StartedEvent,
     TokensEvent,
 )
-from nalb.failures import render
 from nalb.reporting.pace import Pace, pace_of
 from nalb.reporting.record import Layouts, Readies, Step
 from nalb.reporting.step_costs import StepModel, loads_bytes, nodes_of, shares_of
@@ -101,9 +100,8 @@ class LiveState:
             self._note(event, f"{event.process} reported what cannot be: {event.reason}")
         elif isinstance(event, AbortEvent | FailureEvent):
             self.phase = FAILED
-            words = render(event.failure) if event.failure is not None else getattr(event, "reason", "")
-            if not self.news or self.news[-1].words != printable(words):
-                self._note(event, words)
+            if not self.news or self.news[-1].words != printable(event.words):
+                self._note(event, event.words)
 
     def restarted(self, times: int) -> None:
         """The run was started again, for the `times`-th time."""

@@ -13,10 +13,12 @@ from itertools import groupby, islice
 from pathlib import Path
 from typing import NamedTuple
 
-from nalb.errors import InputError
+from nalb.errors import InputError, listed, printable
 from nalb.events import (
+    AbortEvent,
     BatchEvent,
     ChangeEvent,
+    FailureEvent,
     IterationEvent,
     LayoutEvent,
     Rates,
@@ -92,6 +94,7 @@ class Timeline:
     shapes: list[TokenShapeEvent] = field(default_factory=list)  # the shapes of the last job that computed tokens
     tokens: list[TokensEvent] = field(default_factory=list)  # the same job's token events, by iteration
     batches: list[BatchEvent] = field(default_factory=list)  # where workers' batches have sizes of their own
+    failure: str = ""  # why the last job failed, in words; empty where it did not
 
     def ordered(self) -> list[Step]:
         """All iterations in the order in which they ran."""
@@ -219,11 +222,22 @@ def record_of(run_dir: Path) -> Record:
         return read_record(run_dir)
     timeline = read_timeline(run_dir)
     if not timeline.has_events:
-        raise InputError(
-            f"{run_dir}: there is neither run.json nor an iteration in samples.jsonl: give a run directory of nalb; MXNet alone"
-            " (`nalb launch --scheme stock` or p3) notes no iterations, `nalb compare` does"
-        )
+        raise without_iterations(run_dir, timeline)
     return Record(**vars(timeline), run=_run_of(timeline), is_launch=True)
+
+
+def without_iterations(run_dir: Path, timeline: Timeline) -> InputError:
+    """What to tell of a run directory whose own samples.jsonl, which is `timeline`, has no iterations."""
+    parts = sorted(path.parent for path in run_dir.glob("*/samples.jsonl"))
+    if found := [str(part) for part in parts if (own := read_timeline(part)).has_events or own.tokens]:
+        return InputError(f"{run_dir} has no iterations of its own: give one of {listed(found)}")
+    path = run_dir / "samples.jsonl"
+    if timeline.failure:
+        return InputError(f"{path} has no iterations, since the job failed: {timeline.failure}")
+    return InputError(
+        f"{path} has no iterations: wait for the first one, or give another run directory; `nalb launch` with scheme stock, p3 or"
+        " gloo notes none, nor do PyTorch's jobs on one node; `nalb compare` does"
+    )
 
 
 def _run_of(timeline: Timeline) -> RunFile:
@@ -277,6 +291,8 @@ def _read_into(record: Timeline, run_dir: Path) -> None:
             rows[event.iteration] = event
         elif isinstance(event, ChangeEvent):
             record.changes.append(event)
+        elif isinstance(event, AbortEvent | FailureEvent):
+            record.failure = printable(event.words)
         elif isinstance(event, SharedUplinkEvent):
             record.shared_uplinks.append(event)
         elif isinstance(event, TokenShapeEvent):

@@ -10,7 +10,8 @@ import sys
 import pytest
 
 from nalb.cli.main import run
-from nalb.events import LayoutEvent, encode_line
+from nalb.events import FailureEvent, LayoutEvent, encode_line
+from nalb.failures import Cause, Failure, Phase
 from tests.live.test_state import READY, iterations
 from tests.reporting.runs import write_fake_run
 
@@ -49,6 +50,19 @@ def test_a_run_of_several_trainings_names_them(tmp_path, capsys):
     write_fake_run(tmp_path / "fela", schemes=("exact",))
     assert run(["why", str(tmp_path)]) == 2
     assert f"give one of {tmp_path / 'fela'}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["why", "trace", "report"])
+def test_a_job_that_failed_before_its_first_iteration_says_why(tmp_path, capsys, command):
+    failure = Failure(cause=Cause.ENDED, detail="ended with exit code 3", role="worker", node="n1", phase=Phase.START)
+    for part in (tmp_path, tmp_path / "restart-1"):
+        part.mkdir(exist_ok=True)
+        (part / "samples.jsonl").write_bytes(encode_line(FailureEvent(at_s=1.0, failure=failure)))
+    assert run([command, str(tmp_path)]) == 2
+    assert (
+        "has no iterations, since the job failed: phase start: worker n1 ended with exit code 3"
+        in capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize("command", ["why", "trace"])

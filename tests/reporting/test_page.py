@@ -125,5 +125,5 @@ def test_a_directory_without_iterations_says_what_has_some(tmp_path, capsys):
     write(tmp_path, READY)
     assert run(["report", str(tmp_path)]) == 2
     err = capsys.readouterr().err
-    assert "neither run.json nor an iteration" in err
+    assert "has no iterations" in err
     assert err.count("\n") == 1
