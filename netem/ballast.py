@@ -8,7 +8,7 @@ import psutil
 from nalb.errors import MachineError
 from nalb.process import daemon
 from nalb.process.own_program import own_argv
-from netem.network_file import Network
+from netem.network import Network
 
 MB = 1_000_000
 

@@ -21,7 +21,8 @@ from pyroute2 import IPRoute
 from nalb.errors import InputError, MachineError
 from nalb.process.daemon import Daemon
 from netem import cgroups, delay_line, namespaces, qdiscs, shaping
-from netem.network_file import MAX_NODES, Network, Site
+from netem.network import MAX_NODES, Network
+from netem.network_tables import Site
 from netem.schedule import Numbers
 from netem.wires import Shaped, Wire
 from netem.wires import wires as wires_of

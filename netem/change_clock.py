@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any
 
 from nalb.process.exhaustion import explained
-from netem.network_file import Network
+from netem.network import Network
 from netem.schedule import CpuQuotas, Delays, NodeRates, PairCaps, TimedChange, timed_changes
 
 OnChange = Callable[[float, dict[str, Any]], None]  # (elapsed_s, description)

@@ -11,7 +11,7 @@ from nalb.errors import MachineError
 from nalb.process import daemon
 from nalb.process.own_program import own_argv
 from netem import cgroups, duty_cycle, namespaces
-from netem.network_file import Network
+from netem.network import Network
 from netem.schedule import CpuQuotas, highest_total_quota
 
 

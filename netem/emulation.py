@@ -14,7 +14,8 @@ from nalb.process import daemon
 from netem import ballast, build, cpu_limits, delay_line, namespaces
 from netem.change_clock import ChangeClock, OnChange
 from netem.guardian import NetworkGuardian
-from netem.network_file import HIGH_CPU_QUOTA, HIGH_MBPS, LOW_CPU_QUOTA, LOW_MBPS, Network
+from netem.network import Network
+from netem.network_tables import HIGH_CPU_QUOTA, HIGH_MBPS, LOW_CPU_QUOTA, LOW_MBPS
 from netem.schedule import CpuQuotas, Delays, NodeRates, Numbers, PairCaps, quotas_at
 from netem.shaping import Impairments
 from netem.wires import Wire

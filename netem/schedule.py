@@ -10,7 +10,8 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from netem.network_file import Network, NetworkNode, Site
+from netem.network import Network
+from netem.network_tables import NetworkNode, Site
 from netem.traces import Trace
 
 NodeRates = dict[str, tuple[float, float]]  # node, or site -> (up_mbps, down_mbps); no site has a node's name

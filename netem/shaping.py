@@ -10,7 +10,8 @@ import math
 from dataclasses import dataclass, replace
 
 from nalb.units import HEADER_BYTES, SEGMENT_BYTES, mbps_to_bytes_per_s
-from netem.network_file import Access, Link, Network, NetworkNode, Site
+from netem.network import Network
+from netem.network_tables import Access, Link, NetworkNode, Site
 from netem.schedule import NodeRates, PairCaps, access_rates_at, pair_caps_at
 
 FRAME_BYTES = SEGMENT_BYTES + HEADER_BYTES  # a full Ethernet frame at MTU 1500, as tc counts it

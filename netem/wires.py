@@ -12,7 +12,8 @@ from msgspec.structs import replace as replace_fields
 
 from netem import namespaces, shaping
 from netem.delay_line import Joint, Rule
-from netem.network_file import Network, NetworkNode, Site
+from netem.network import Network
+from netem.network_tables import NetworkNode, Site
 from netem.schedule import Numbers
 
 NODE_INTERFACE = "eth0"

@@ -12,7 +12,8 @@ from nalb.errors import InputError, as_text, listed
 from nalb.simulation.families import FAMILIES, draw_network, network_text
 from nalb.units import GOODPUT_PART
 from netem import build, emulation, namespaces, rootless, trace_families, verify, verify_cpu, verify_delay
-from netem.network_file import Network, find_network, load_network
+from netem.network import Network
+from netem.network_file import find_network, load_network
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -15,7 +15,7 @@ from nalb.events import BatchEvent
 from nalb.options import JOINT_BATCHING, JobOptions
 from nalb.reporting.batching_file import BatchingResult
 from nalb.schemes import JOINT, STOCK
-from netem.network_file import Network
+from netem.network import Network
 
 
 def run_batching(

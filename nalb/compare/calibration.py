@@ -14,7 +14,7 @@ from nalb.launch.venue import Emulated, JobOrder
 from nalb.options import JobOptions
 from nalb.process.own_program import own_argv
 from nalb.workloads import bytes_of
-from netem.network_file import Network
+from netem.network import Network
 
 STEPS_PER_DECADE = 2
 

@@ -25,7 +25,7 @@ from nalb.reporting.run_file import LinkError, SchemeResult
 from nalb.schemes import ORACLE, SCHEMES
 from nalb.units import GOODPUT_PART
 from netem.emulation import Emulation
-from netem.network_file import Network
+from netem.network import Network
 
 PEERS = (RING,)
 COMPARED = (*SCHEMES, *PEERS)

@@ -12,7 +12,7 @@ from nalb.events import TokensEvent, TokenShapeEvent
 from nalb.options import JobOptions
 from nalb.reporting.parallel_file import ParallelResult
 from nalb.tokens.policies import FELAS
-from netem.network_file import Network
+from netem.network import Network
 
 
 def run_parallel(

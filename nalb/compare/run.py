@@ -36,7 +36,7 @@ from nalb.reporting.run_file import RunFile, write_run
 from nalb.schemes import AUTO, STOCK
 from nalb.tokens.policies import MODEL_PARALLEL
 from nalb.workloads import bytes_of
-from netem.network_file import Network
+from netem.network import Network
 
 TEST_IMAGES = 2000  # images by which a comparison of batchings tests the accuracy; few, since a slow machine may test
 UNPLANNED_STEPS = {MXNET: 1, TORCH: 3}  # the first steps of a training, by which nalb learns what it sums

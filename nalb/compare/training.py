@@ -8,7 +8,7 @@ from nalb.events import AnyEvent
 from nalb.launch.roles import mxnet_program
 from nalb.launch.venue import Emulated, JobOrder
 from nalb.options import JobOptions
-from netem.network_file import Network
+from netem.network import Network
 
 
 def observed_training(

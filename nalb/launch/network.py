@@ -20,7 +20,7 @@ from nalb.protocol import wire
 from nalb.units import mbps_to_bytes_per_s
 from netem.change_clock import ChangeClock
 from netem.emulation import Emulation, network_up
-from netem.network_file import Network
+from netem.network import Network
 from netem.schedule import pair_caps_at, rates_at, site_rates_at
 from netem.shaping import segments_at_once
 from netem.wires import NODE_INTERFACE

@@ -42,7 +42,7 @@ from nalb.protocol import wire
 from nalb.transport.observer import Observer
 from nalb.transport.observer_relay import Relay
 from netem.emulation import Emulation
-from netem.network_file import Network
+from netem.network import Network
 
 LOOPBACK = "127.0.0.1"
 PLAIN = Encryption()

@@ -33,7 +33,8 @@ from nalb.planning.nodes import Floats
 from nalb.reporting.batching_file import BatchingFile, BatchingResult
 from nalb.services.batching.messages import Computed, JoinBatching
 from nalb.services.batching.sizer import BatchSizer
-from netem.network_file import Network, parse_network
+from netem.network import Network
+from netem.network_file import parse_network
 from netem.schedule import quotas_at
 
 NOISE = 0.02  # the relative noise of a simulated worker's time

@@ -24,7 +24,8 @@ from nalb.reporting.run_file import read_events, read_run, steady
 from nalb.simulation.noise import Noise
 from nalb.simulation.recorded import Compared, Seen, simulate_events
 from nalb.units import mbps_to_bytes_per_s
-from netem.network_file import Network, carried_networks, load_network
+from netem.network import Network
+from netem.network_file import carried_networks, load_network
 from netem.schedule import pair_caps_at
 
 COLUMNS = ("run", "network", "nodes", "iterations", "time s", "error", "speeds", "late", "at once", "pause ms")

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from netem import build, cgroups, namespaces, qdiscs
-from netem.network_file import Network, parse_network
+from netem.network import Network
+from netem.network_file import parse_network
 
 
 def network_of(name: str, body: str) -> Network:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from nalb.errors import InputError, MachineError
 from netem import ballast, build, cgroups, cpu_limits, duty_cycle, namespaces, verify_cpu
 from netem.emulation import attach, leave_up, network_up
-from netem.network_file import HIGH_CPU_QUOTA, LOW_CPU_QUOTA
+from netem.network_tables import HIGH_CPU_QUOTA, LOW_CPU_QUOTA
 from tests.netem.conftest import TWO_NODES, UNEVEN_NODES, leftovers, network_of, standing_groups
 from tests.netem.test_teardown import wait_until
 

@@ -20,7 +20,7 @@ from nalb.errors import MachineError
 from netem import build, delay_line, namespaces, qdiscs, verify, verify_delay
 from netem.delay_line import Counters, Library
 from netem.emulation import Emulation, network_up
-from netem.network_file import Network
+from netem.network import Network
 from netem.wires import NODE_INTERFACE
 from tests.netem.conftest import leftovers, network_of
 

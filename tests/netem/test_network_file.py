@@ -8,20 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nalb.errors import InputError
-from netem.network_file import (
-    DEFAULT_QUEUE_MS,
-    Change,
-    CpuChange,
-    CpuRedraws,
-    Link,
-    NetworkNode,
-    RandomRedraws,
-    Site,
-    carried_networks,
-    find_network,
-    load_network,
-    parse_network,
-)
+from netem.network_file import carried_networks, find_network, load_network, parse_network
+from netem.network_tables import DEFAULT_QUEUE_MS, Change, CpuChange, CpuRedraws, Link, NetworkNode, RandomRedraws, Site
 
 NODES = """
 [[nodes]]

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from netem.network_file import Network, find_network, load_network
+from netem.network import Network
+from netem.network_file import find_network, load_network
 from netem.schedule import (
     TimedChange,
     access_rates_at,

@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 from nalb.errors import InputError
 from nalb.units import mbps_to_bytes_per_s
 from netem import shaping
-from netem.network_file import HIGH_QUEUE_MS, LOW_MBPS, Link, Network, NetworkNode, Site, parse_network
+from netem.network import Network
+from netem.network_file import parse_network
+from netem.network_tables import HIGH_QUEUE_MS, LOW_MBPS, Link, NetworkNode, Site
 from netem.shaping import FRAME_BYTES, Impairment
 
 MBPS = st.floats(LOW_MBPS, 34_000)

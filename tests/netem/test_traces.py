@@ -20,7 +20,8 @@ from nalb.units import bytes_per_s_to_mbps
 from netem import namespaces, verify, verify_delay
 from netem.change_clock import describe
 from netem.emulation import Emulation, network_up
-from netem.network_file import CARRIED_DIRECTORY, Network, find_network, load_network, parse_network
+from netem.network import Network
+from netem.network_file import CARRIED_DIRECTORY, find_network, load_network, parse_network
 from netem.schedule import Numbers, timed_changes
 from netem.trace_families import FAMILIES, trace_text
 from netem.traces import FRAME_BYTES, Trace, TraceStep, parse_trace
