@@ -299,7 +299,7 @@ def judged() -> Rows:
 def precisions() -> Rows:
     """What each precision takes, as a part of the lossless bound."""
     schemes = (*FORCED, AUTO)
-    rows: Rows = [("network, gradients", "rates", "lossless bound s", *(f"`{one}`" for one in schemes))]
+    rows: Rows = [("network, gradients", "lossless bound s", *(f"`{one}`" for one in schemes))]
     for row in PRECISIONS:
         path, bound, cells = stored("precisions", row.name), "", [NOT_RUN]
         if path is not None:
@@ -307,7 +307,7 @@ def precisions() -> Rows:
             bound = f"{run.known_bound_s:.2f}"
             parts = {one: steady_s(one, done) / run.known_bound_s for one, done in run.schemes.items()}
             cells = [f"{parts[one]:.2f}" if one in parts else "" for one in schemes]
-        rows.append((f"{row.network}, {row.model}", f"{row.factor:g}", bound, *cells))
+        rows.append((f"{row.network}, {row.model}", bound, *cells))
     return rows
 
 
