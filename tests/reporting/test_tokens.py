@@ -106,7 +106,7 @@ def test_each_training_of_a_comparison_has_its_own_page(run_dir, monkeypatch, ca
     assert cli.run(["report", str(whole)]) == 2
     assert "'../dp' is no name of a training" in capsys.readouterr().err
     assert cli.run(["trace", str(whole)]) == 2
-    assert f"holds several trainings: give one of {whole / 'dp'}" in capsys.readouterr().err
+    assert f"has no iterations of its own: give one of {whole / 'dp'}" in capsys.readouterr().err
 
 
 def test_a_damaged_comparison_of_batch_sizes_is_named(tmp_path, capsys):
