@@ -28,6 +28,7 @@ from nalb.schemes import SCHEMES, ChosenShares, Scheme
 
 SCHEME_GROUP, ESTIMATOR_GROUP = "nalb.schemes", "nalb.estimators"
 WORD_MOST = 128  # characters, as names in messages may have
+REASON_MOST = 4096  # characters: each plan's event has it
 MEETING = 2  # nodes for which an estimator is made on trial
 
 
@@ -152,7 +153,7 @@ def _checked_decision(decision: object) -> ChosenShares:
         raise TypeError(f"{wanted}; it gave {type(decision).__name__}")
     shares, reason = decision
     try:
-        return None if shares is None else np.asarray(shares, dtype=np.float64), as_text(str(reason))
+        return None if shares is None else np.asarray(shares, dtype=np.float64), as_text(str(reason))[:REASON_MOST]
     except (TypeError, ValueError):
         raise TypeError(f"{wanted}; it gave shares of type {type(shares).__name__}") from None
 

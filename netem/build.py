@@ -96,6 +96,7 @@ def build(network: Network, claim: Claim) -> list[Daemon]:
     Raises InputError where a network of that name is up, MachineError where this machine cannot do it. After an error, what was
     built stays: see `take_down`.
     """
+    namespaces.require_tool()
     qdiscs.require(shaping.needed_qdiscs(network))
     links = wires(network)
     joints = [wire.joint for wire in links.values() if wire.joint is not None]

@@ -102,6 +102,11 @@ def create(namespace: str, naming: AbstractContextManager[None] | None = None) -
         ) from error
 
 
+def require_tool() -> None:
+    """Check that this machine has a tool for `inside_argv`. Raises MachineError."""
+    inside_argv("", [])
+
+
 def inside_argv(namespace: str, argv: Sequence[str]) -> list[str]:
     """An argv that enters a namespace and execs `argv`. Raises MachineError where this machine has no tool for it."""
     if shutil.which("nsenter"):

@@ -14,7 +14,7 @@ import msgspec
 
 from nalb.doctor import emulation, host, software
 from nalb.doctor.finding import Check, Finding, one_line
-from nalb.errors import InputError, MachineError
+from nalb.errors import InputError, MachineError, listed
 from nalb.launch.hosts import Host, HostsFile, load_hosts
 from nalb.launch.ssh import ask, why_no_answer
 from nalb.process.own_program import own_argv
@@ -93,7 +93,12 @@ def _report_hosts(file: HostsFile) -> int:
     if any(finding.verdict == "FAIL" for finding in ssh):
         return report([lambda: ssh], as_json=False)
     first, *others = file.hosts
-    return max([_report_host(first, f"--root-port={file.root_port}"), *map(_report_host, others)])
+    codes = [_report_host(first, f"--root-port={file.root_port}"), *map(_report_host, others)]
+    if failed := [host.name for host, code in zip(file.hosts, codes, strict=True) if code]:
+        print(f"these hosts cannot run a job yet: {listed(failed)}")
+    else:
+        print(f"all {len(codes)} hosts can run a job")
+    return max(codes)
 
 
 def _report_host(host: Host, *more: str) -> int:

@@ -4,6 +4,7 @@ Each subcommand has a module of its name with configure(parser) and main(args) -
 """
 
 import argparse
+import errno
 import importlib
 import os
 import signal
@@ -15,6 +16,7 @@ from typing import NoReturn
 
 from nalb import __version__
 from nalb.errors import InputError, MachineError, NalbError, did_you_mean, is_full
+from nalb.process.exhaustion import REMEDIES
 from nalb.process.streams import discard_output, open_output
 
 SUBCOMMANDS = {
@@ -150,15 +152,19 @@ def run(argv: Sequence[str] | None = None) -> int:
     except NalbError as error:
         _tell(f"{command}: {error}")
         return error.exit_code
-    except OSError as error:
-        if not is_full(error):
+    except MemoryError:
+        _tell(f"{command}: no memory is left: free memory, or raise ulimit -v")
+        return MachineError.exit_code
+    except Exception as error:
+        number = getattr(error, "errno", None)  # which ZMQError has too, though it is no OSError
+        if number in (errno.EMFILE, errno.ENFILE):
+            _tell(f"{command}: {os.strerror(number)}: {REMEDIES[number]}")
+            return MachineError.exit_code
+        if not isinstance(error, OSError) or not is_full(error):
             raise
         if error.filename is None:
             discard_output()
         _tell(f"{command}: {error.filename or 'standard output'}: {error.strerror}: make room there")
-        return MachineError.exit_code
-    except MemoryError:
-        _tell(f"{command}: no memory is left: free memory, or raise ulimit -v")
         return MachineError.exit_code
     except KeyboardInterrupt:
         _tell(f"{command}: interrupted")

@@ -57,7 +57,8 @@ def main(args: argparse.Namespace) -> int:
     exit_on_signals()
     try:
         with serving(RunTail(args.run_dir), args.address, args.port) as (port, collector):
-            print(as_text(f"nalb metrics: http://{args.address}:{port}/metrics has {args.run_dir}"), flush=True)
+            host = f"[{args.address}]" if ":" in args.address else args.address
+            print(as_text(f"nalb metrics: http://{host}:{port}/metrics has {args.run_dir}"), flush=True)
             while args.process is None or _is_there(args.process):
                 time.sleep(LOOK_S)
                 if collector.damage is not None:

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -141,6 +142,8 @@ def main(args: argparse.Namespace) -> int:
     rounded, cut = precisions.on(nodes, tensors), cut_for(tensors, precisions.answers)
     rounded_bound_s = bound_s(rounded, sum(tensor.size_bytes for tensor in cut), capacities)
     setting = Setting(rounded, cut, capacities, args.rounds, estimator, *_slice_flags(args), wire)
+    if not flows and len(nodes) > SLICES_UP_TO:
+        print(f"nalb simulate: {len(nodes)} nodes slice by slice: this can take minutes", file=sys.stderr)
     times_s = {
         name: (times_by_flows if flows else times_by_slices)(scheme, setting)
         for name, scheme in track(schemes.items(), "simulating", console=new_console(to_stderr=True), transient=True)

@@ -30,6 +30,7 @@ def probe() -> None:
     name = f"{namespaces.PREFIX}doctor{secrets.token_hex(8)}"  # not the pid, which another PID namespace may have too
 
     def namespace() -> None:
+        namespaces.require_tool()
         try:
             namespaces.create(name)
             namespaces.inside(name, build.disable_ipv6)

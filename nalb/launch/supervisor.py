@@ -13,14 +13,14 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, NoReturn
 
 from msgspec.structs import replace
 
-from nalb.errors import MachineError, PeerError, listed
+from nalb.errors import MachineError, PeerError, is_full, listed
 from nalb.events import AnyEvent, EndedEvent, FailureEvent, StartedEvent
 from nalb.failures import NOT_LEFT, Cause, Failure, JobFailed, Moment, Phase, carried
 from nalb.launch.lost_variables import LostVariables
@@ -433,5 +433,10 @@ def _print(text: str) -> None:
     encoding = sys.stdout.encoding or "utf-8"  # None: rich draws a bar, and prints lines above it
     try:
         print(text.encode(encoding, "replace").decode(encoding), end="", flush=True)
-    except OSError:
+    except OSError as error:
         discard_output()
+        if is_full(error):
+            with suppress(OSError):
+                print(
+                    f"nalb launch: standard output: {error.strerror}: only the logs go on", file=sys.stderr, flush=True
+                )

@@ -34,6 +34,7 @@ FEWEST_NODES = {  # of the families that take more than two
 }
 LAN_MBPS = 400.0  # rate of a machine in its site's LAN: well above the sites' links
 LOW_MACHINES, HIGH_MACHINES = 2, 4  # of a site
+MOST_SITES = 50  # of a network file
 HIGH_SEED = 99_999_999  # a network's name has room for eight digits
 NAME_LENGTH = 15  # characters of a network's name in a network file, at most
 LOW_SCALE, HIGH_SCALE = 0.01, 34.0  # the slowest capped pair keeps 0.06 Mbit/s, the fastest heavy node has tc's 34,000
@@ -190,10 +191,14 @@ def _nodes(source: np.random.Generator, count: int) -> tuple[Node, ...]:
 
 
 def _uplinks(source: np.random.Generator, count: int, scale: float) -> Uplinks:
-    """At least two sites s0, s1, ... of neighbouring nodes, and the rates of their links."""
-    machines = [int(source.integers(LOW_MACHINES, min(HIGH_MACHINES, count - 1) + 1))]
+    """Two to MOST_SITES sites s0, s1, ... of neighbouring nodes, and the rates of their links."""
+    machines: list[int] = []
     while (left := count - sum(machines)) > 0:
-        machines.append(min(int(source.integers(LOW_MACHINES, HIGH_MACHINES + 1)), left))
+        most = HIGH_MACHINES if machines else min(HIGH_MACHINES, count - 1)
+        fewest = left - HIGH_MACHINES * (
+            MOST_SITES - len(machines) - 1
+        )  # else there are more sites than a file may have
+        machines.append(min(max(int(source.integers(LOW_MACHINES, most + 1)), fewest), left))
     names = [f"s{k}" for k, size in enumerate(machines) for _ in range(size)]
     up, down = _alike(source, len(machines))
     carried = _capacities(up, down, {}, scale)

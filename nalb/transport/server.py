@@ -19,7 +19,7 @@ import zmq
 from nalb.batching.speed import Predictor
 from nalb.errors import InputError, MachineError, NalbError, PeerError
 from nalb.events import Row, SamplesEvent, encode_line
-from nalb.failures import Cause, Failure, cause_of
+from nalb.failures import Cause, Failure
 from nalb.feedback.routing import Routing
 from nalb.measurement.estimates import Estimate
 from nalb.measurement.estimators import ESTIMATORS, Estimator
@@ -139,8 +139,10 @@ class CoordinatorThread:
 
     def _abort(self, state: Coordinator, error: BaseException) -> None:
         why = str(error) if isinstance(error, NalbError) else f"failed as coordinator: {type(error).__name__}: {error}"
-        cause = cause_of(error, Cause.COORDINATOR)
-        state.abort(Failure(cause=cause, detail=why, role="scheduler", node=self._settings.node), time.monotonic())
+        failure = Failure(cause=Cause.COORDINATOR, detail=why, role="scheduler", node=self._settings.node)
+        if isinstance(error, InputError):  # such as what a user's estimator returns: no process is at fault
+            failure = Failure(cause=Cause.REFUSED, detail=why)
+        state.abort(failure, time.monotonic())
 
     def _serve(
         self,

@@ -254,8 +254,8 @@ def test_hosts_flag_turns_emulation_into_warnings(monkeypatch):
 def test_each_host_of_a_file_is_asked(tmp_path, capsys):
     (tmp_path / "hosts.toml").write_text("[[hosts]]\nname = 'a'\naddress = '127.0.0.1'\nport = 9\n")
     assert run(["doctor", "--hosts", str(tmp_path / "hosts.toml")]) == 1
-    name, found = capsys.readouterr().out.splitlines()
-    assert name == "a (127.0.0.1):"
+    name, found, verdict = capsys.readouterr().out.splitlines()
+    assert (name, verdict) == ("a (127.0.0.1):", "these hosts cannot run a job yet: a")
     assert re.fullmatch(r"FAIL ssh +ssh to 127.0.0.1 failed -> .*[Cc]onnection refused", found)
     assert run(["doctor", "--hosts", str(tmp_path / "hosts.toml"), "--json"]) == 2
 
@@ -295,7 +295,8 @@ def test_a_host_is_asked_for_what_its_part_in_the_job_needs(hosts_file, capsys):
     assert not [line for line in lines if "ssh client" in line]
     assert [line for line in lines if re.match(rf"FAIL ports +not free on [0-9.]+: {port} \(in use\)", line)]
     assert "ok   announced address       127.0.0.1, from the hosts file" in lines
-    assert re.fullmatch("this machine cannot run a job yet: .*ports", lines[-1])
+    assert re.fullmatch("this machine cannot run a job yet: .*ports", lines[-2])
+    assert lines[-1] == "these hosts cannot run a job yet: a"
 
 
 @pytest.mark.parametrize(
@@ -313,12 +314,12 @@ def test_a_host_that_gives_no_findings_is_a_fault_with_its_reason(hosts_file, tm
     if does is not None:
         program(python, does).chmod(0o644 if does == "may not" else 0o755)
     assert run(["doctor", "--hosts", hosts_file(python)]) == 1
-    name, found = capsys.readouterr().out.splitlines()
-    assert name == "a (127.0.0.1):"
+    name, found, verdict = capsys.readouterr().out.splitlines()
+    assert (name, verdict) == ("a (127.0.0.1):", "these hosts cannot run a job yet: a")
     assert re.fullmatch("FAIL ssh +" + says.format(python=python), found), found
 
 
-def test_only_the_first_host_needs_the_root_port_and_the_next(tmp_path, monkeypatch):
+def test_only_the_first_host_needs_the_root_port_and_the_next(tmp_path, monkeypatch, capsys):
     asked = []
 
     def ask(_host, argv, _limit_s):
@@ -331,6 +332,7 @@ def test_only_the_first_host_needs_the_root_port_and_the_next(tmp_path, monkeypa
     (tmp_path / "hosts.toml").write_text(f"[defaults]\nroot_port = 7000\n{hosts}")
     assert run(["doctor", "--hosts", str(tmp_path / "hosts.toml")]) == 0
     assert asked == [["doctor", "--as-host=192.0.2.10", "--root-port=7000"], ["doctor", "--as-host=192.0.2.11"]]
+    assert capsys.readouterr().out.endswith("\nall 2 hosts can run a job\n")
 
 
 def test_each_check_of_a_host_is_of_its_part(monkeypatch):

@@ -62,6 +62,13 @@ def test_a_full_disk_under_stdout_is_one_line(words: str) -> None:
     assert (done.returncode, done.stderr) == (MachineError.exit_code, f"nalb {words.split()[0]}: {says}")
 
 
+def test_a_lack_of_descriptors_is_one_line() -> None:
+    command = f"ulimit -n 10; {sys.executable} -m nalb.cli.main launch --framework torch --local 2 -- true"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    says = "nalb launch: Too many open files: raise ulimit -n, or use fewer nodes\n"
+    assert (done.returncode, done.stderr) == (MachineError.exit_code, says)
+
+
 def test_paths_need_not_be_utf8(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = Path(os.fsdecode(os.fsencode(tmp_path / "caf") + b"\xe9"))
     folder.mkdir()

@@ -208,6 +208,12 @@ def test_the_printed_file_is_the_drawn_network(family, count, seed, scale):
     assert list(quotas_at(read, 0.0).values()) == list(network.quotas or [None] * count)
 
 
+@pytest.mark.parametrize("count", [150, 199, 200])
+def test_no_more_sites_are_drawn_than_a_file_may_have(count):
+    for seed in range(20):
+        assert len(parse_network(network_text(draw("sites", count, seed)), "drawn.toml").sites) <= 50
+
+
 def test_a_seed_means_the_same_file_for_ever():
     assert (
         network_text(draw_network("capped", 4, 7))
