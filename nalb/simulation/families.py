@@ -195,9 +195,8 @@ def _uplinks(source: np.random.Generator, count: int, scale: float) -> Uplinks:
     machines: list[int] = []
     while (left := count - sum(machines)) > 0:
         most = HIGH_MACHINES if machines else min(HIGH_MACHINES, count - 1)
-        fewest = left - HIGH_MACHINES * (
-            MOST_SITES - len(machines) - 1
-        )  # else there are more sites than a file may have
+        # with fewer machines the others would need more sites than a file may have
+        fewest = left - HIGH_MACHINES * (MOST_SITES - len(machines) - 1)
         machines.append(min(max(int(source.integers(LOW_MACHINES, most + 1)), fewest), left))
     names = [f"s{k}" for k, size in enumerate(machines) for _ in range(size)]
     up, down = _alike(source, len(machines))
