@@ -116,6 +116,14 @@ class Coordinator:
             else:
                 self._end_if(self._taken(process, message, now_s), now_s, isinstance(message, wire.Failed))
 
+    def overslept(self, by_s: float) -> None:
+        """Take in that the coordinator's process has not run for so long: what waits is not read yet, and nobody was silent."""
+        for process in self.members:
+            process.last_heard_s += by_s
+            process.last_direct_s += by_s
+        for service in self.services:
+            service.overslept(by_s)
+
     def tick(self, now_s: float) -> None:
         """Keep the deadlines; call it at least every heartbeat."""
         if self.phase == "OVER":

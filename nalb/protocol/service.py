@@ -61,6 +61,10 @@ class Service:
         del now_s
         return None
 
+    def overslept(self, by_s: float) -> None:
+        """The coordinator's process has not run for so long."""
+        del by_s
+
     def leave(self, process: Process, now_s: float) -> Failure | None:
         """A process has said Goodbye."""
         del process, now_s

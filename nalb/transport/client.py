@@ -190,12 +190,18 @@ class Client:
         poller.register(direct.socket, zmq.POLLIN)
         poller.register(wake, zmq.POLLIN)
         direct.say(self._hello)
-        last_heard_s = signed_s = time.monotonic()
+        last_heard_s = signed_s = now_s = time.monotonic()
         self._next_report_s = last_heard_s + self._heartbeat_s
         while True:
-            timeout_ms = max(0.0, self._next_report_s - time.monotonic()) * 1000
+            due_s = max(self._next_report_s, now_s)
+            timeout_ms = max(0.0, due_s - time.monotonic()) * 1000
             ready = dict(poller.poll(int(timeout_ms)))
             now_s = time.monotonic()
+            if (
+                overslept_s := now_s - due_s
+            ) > self._heartbeat_s:  # stopped, or without a CPU: what waits is not read yet
+                last_heard_s += overslept_s
+                direct.heard_s += overslept_s
             if wake in ready:
                 wake.recv()
             report_due = now_s >= self._next_report_s

@@ -153,13 +153,18 @@ class CoordinatorThread:
         log: LineWriter | None,
         members: dict[str, str] | None,
     ) -> None:
-        tick_ms = int(self._settings.heartbeat_s * 500)
+        heartbeat_s = self._settings.heartbeat_s
+        tick_ms = int(heartbeat_s * 500)
         ticked_s = 0.0
         poller = zmq.Poller()
         for socket in (router, *([door.socket] if door else [])):
             poller.register(socket, zmq.POLLIN)
         while not self._stop.is_set() and state.phase != "OVER":
-            if poller.poll(tick_ms):
+            due_s = time.monotonic() + tick_ms / 1000
+            arrived = poller.poll(tick_ms)
+            if (overslept_s := time.monotonic() - due_s) > heartbeat_s:  # stopped, or without a CPU
+                state.overslept(overslept_s)
+            if arrived:
                 for _ in range(1000):  # bounded, so that a flood of messages does not delay the deadlines
                     try:
                         if members is None:

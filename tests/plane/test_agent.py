@@ -619,6 +619,30 @@ def test_the_wait_for_a_plan_is_told(environment, tmp_path):
         assert 0.5 <= long < 100.0
 
 
+def test_a_machine_that_stands_still_ends_no_job(environment):
+    """As where a virtual machine is paused: while nobody runs nobody is silent."""
+    environment.setenv("NALB_SCHEME", "average")
+    fronts = [PlainFront(rank, 3) for rank in range(3)]
+    meet(fronts)
+    for front in fronts:
+        front.register([5000])
+    for still_s in (4.0, 6.0, 0.0):  # the silence that is allowed is 2.4 s
+        for front in fronts:
+            front.route()
+            front.begin()
+        for front in fronts:
+            front.wait()
+        processes = marked(os.environ[MARK])
+        for sign, seconds in ((signal.SIGSTOP, still_s), (signal.SIGCONT, 0.0)):
+            for pid in processes:
+                os.kill(pid, sign)
+            time.sleep(seconds)
+        time.sleep(0.5)
+    for front in fronts:
+        front.leave()
+    assert [front.agent.wait(LIMIT_S) for front in fronts] == [0, 0, 0]
+
+
 def test_plans_that_come_ahead(environment):
     """Where nothing can change the next plan, its route is told and its sums may begin before the iteration under way has ended."""
     environment.setenv("NALB_SCHEME", "average")

@@ -301,6 +301,18 @@ def test_a_silent_process_ends_the_job_everywhere_with_its_name():
     assert (abort.failure, abort.reason) == (verdict, render(verdict))
 
 
+def test_what_the_coordinator_has_slept_through_is_nobodys_silence():
+    driver = Driver()
+    driver.start()
+    driver.state.overslept(60.0)
+    driver.now_s += 63.0
+    driver.state.tick(driver.now_s)
+    assert driver.state.verdict is None
+    driver.now_s += 3.5
+    driver.state.tick(driver.now_s)
+    assert driver.state.verdict.cause is Cause.SILENT
+
+
 def test_who_can_be_reached_is_not_given_up_while_its_connection_waits_for_tcp():
     driver = Driver()
     driver.start()

@@ -72,6 +72,7 @@ with CoordinatorThread(settings) as coordinator:
     print(f"{late.returncode} {late.stderr}", flush=True)
     client.send(wire.Goodbye())
     client.wait_for(wire.Farewell)
+    client.close()  # it would repeat what the coordinator says
     coordinator.wait()
 """
 

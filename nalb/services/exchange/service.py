@@ -135,6 +135,11 @@ class Exchange(Service):
         assert self._iterations is not None
         return self._iterations.stuck() or self._iterations.tick(now_s)
 
+    def overslept(self, by_s: float) -> None:
+        """Who is stuck is not known of that time."""
+        if self._iterations is not None:
+            self._iterations.moved_s += by_s
+
     def leave(self, process: Process, now_s: float) -> Failure | None:
         """A process ends in good order."""
         assert self._iterations is not None
