@@ -108,8 +108,8 @@ class CycleRecorder:
         return tuple((code >> KIND_BITS, *kinds[code & (1 << KIND_BITS) - 1]) for code in codes)
 
     def _code(self, one: Sum) -> int:
-        elements, *kind = one
-        return elements << KIND_BITS | self._kinds.setdefault((kind[0], kind[1]), len(self._kinds))
+        elements, dtype, group = one
+        return elements << KIND_BITS | self._kinds.setdefault((dtype, group), len(self._kinds))
 
     def _note(self, one: Sum) -> None:
         if self._count == len(self._codes):

@@ -197,11 +197,9 @@ class Client:
             timeout_ms = max(0.0, due_s - time.monotonic()) * 1000
             ready = dict(poller.poll(int(timeout_ms)))
             now_s = time.monotonic()
-            if (
-                overslept_s := now_s - due_s
-            ) > self._heartbeat_s:  # stopped, or without a CPU: what waits is not read yet
+            if (overslept_s := now_s - due_s) > self._heartbeat_s:  # stopped, or without a CPU
                 last_heard_s += overslept_s
-                direct.heard_s += overslept_s
+                direct.overslept(overslept_s)
             if wake in ready:
                 wake.recv()
             report_due = now_s >= self._next_report_s

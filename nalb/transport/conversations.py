@@ -72,6 +72,10 @@ class Connection:
             if is_next and frames[1]:
                 yield composition.decode_at_client(frames[1])
 
+    def overslept(self, by_s: float) -> None:
+        """Take in that this process has not run for so long: what has arrived meanwhile is not read yet."""
+        self.heard_s += by_s
+
     def make_anew(self, now_s: float) -> None:
         """Close the connection's socket and make another."""
         self.socket.close(linger=0)

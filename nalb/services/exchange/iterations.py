@@ -73,7 +73,7 @@ class Iterations:
         self._collecting: set[bytes] = set()  # servers that have not yet told all of the iteration
         self._collect_by_s = now_s
         self._released_s = now_s  # when the last plan went out
-        self.moved_s = now_s  # when anything was last under way between nodes
+        self._moved_s = now_s  # when anything was last under way between nodes
 
     # ---- what processes say
 
@@ -81,7 +81,7 @@ class Iterations:
         """Take in samples, and what a report says of traffic."""
         one = self._progress.of(process)
         one.note(report, self.number)
-        self.moved_s = now_s if report.samples or report.queued_bytes else self.moved_s
+        self._moved_s = now_s if report.samples or report.queued_bytes else self._moved_s
         self._collector.collect(one, report, self._released_s if self.phase in ("RUN", "COLLECT") else None, now_s)
 
     def register(self, process: Process, message: m.Register, now_s: float) -> Failure | None:
@@ -160,11 +160,15 @@ class Iterations:
                 self._planner.consider_precisions()
         return self._end_collecting(now_s)
 
+    def overslept(self, by_s: float) -> None:
+        """Take in that the coordinator's process has not run for so long: what moved meanwhile is not known yet."""
+        self._moved_s += by_s
+
     def stuck(self) -> Failure | None:
         """Why sums of this iteration, or of a direct call, will never come, if so."""
         is_running = self.phase == "RUN"
         waiting = (self._progress.exchanging(self.number) if is_running else []) or self._progress.lacking
-        since_s = max([self.moved_s, *(max(worker.computed_s, worker.ready_s) for worker in waiting)])
+        since_s = max([self._moved_s, *(max(worker.computed_s, worker.ready_s) for worker in waiting)])
         at = (Phase.EXCHANGE, self.number) if is_running else (None, None)
         return self._members.stuck(waiting, since_s, *at)
 
@@ -276,7 +280,7 @@ class Iterations:
     def _begin_iteration(self, now_s: float) -> Failure | None:
         """Begin the next iteration of the present plan. If the plan was sent ahead, workers may have done it already."""
         self.number += 1
-        self._released_s = self.moved_s = now_s
+        self._released_s = self._moved_s = now_s
         self.phase = "RUN"
         for one in self._progress:
             one.begin()

@@ -136,9 +136,9 @@ class Exchange(Service):
         return self._iterations.stuck() or self._iterations.tick(now_s)
 
     def overslept(self, by_s: float) -> None:
-        """Who is stuck is not known of that time."""
+        """The deadline of iterations and calls counts none of that time."""
         if self._iterations is not None:
-            self._iterations.moved_s += by_s
+            self._iterations.overslept(by_s)
 
     def leave(self, process: Process, now_s: float) -> Failure | None:
         """A process ends in good order."""
