@@ -8,6 +8,7 @@ starts. An error that it raises later becomes an InputError that names the word,
 import importlib
 import os
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -46,7 +47,9 @@ class Extension:
         """A context whose errors become InputErrors that name the line in the user's file, or `place` where none raised them."""
         try:
             yield
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+                raise  # a signal's: others get none
             raise InputError(f"{self.kind} {self.word}: {_told(error, self.file, place)}") from error
 
     def place_of(self, function: object) -> str:

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -36,8 +37,13 @@ def fails(situation):
     return 1 / 0, "never"
 
 
+def interrupts(situation):
+    raise KeyboardInterrupt
+
+
 FAILS = Scheme("fails", fails)
 LEAVES = Scheme("leaves", lambda situation: exit(0))
+INTERRUPTS = Scheme("interrupts", interrupts)
 TOO_MUCH = Scheme("too much", lambda situation: ([5e9] * len(situation.nodes), "more than there is"))
 NOTHING = Scheme("nothing", lambda situation: None)
 NO_REASON = Scheme("no reason", lambda situation: [1.0] * len(situation.nodes))
@@ -249,6 +255,20 @@ def test_what_cannot_be_loaded_is_said(word, says):
 def test_mistakes_in_a_scheme_name_it_and_its_line(name, says):
     with pytest.raises(InputError, match=says.format(line_of(f"{name} = "))):
         load_scheme(f"faulty:{name}").plan(SITUATION)
+
+
+@pytest.mark.usefixtures("faulty")
+def test_only_the_main_threads_interrupt_is_a_signals():
+    scheme = load_scheme("faulty:INTERRUPTS")
+    with pytest.raises(KeyboardInterrupt):
+        scheme.plan(SITUATION)
+    with ThreadPoolExecutor(1) as pool, pytest.raises(InputError, match="INTERRUPTS: KeyboardInterrupt"):
+        pool.submit(scheme.plan, SITUATION).result()
+
+
+def test_a_scheme_cannot_change_the_layout():
+    with pytest.raises(ValueError, match="read-only"):
+        SITUATION.layout.sizes_bytes.sort()
 
 
 @pytest.mark.usefixtures("faulty")

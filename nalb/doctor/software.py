@@ -41,13 +41,15 @@ Ask = Callable[[Sequence[str], Mapping[str, str]], tuple[int, str, str]]
 
 
 def ask(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[int, str, str]:
-    """Run a process; return (exit code, stdout, stderr). The code is -1 if it does not end within DEADLINE_S."""
+    """Run a process; return (exit code, stdout, stderr). The code is -1 if it cannot start, or does not end within DEADLINE_S."""
     try:
         done = subprocess.run(
             argv, env=dict(environ), capture_output=True, text=True, errors="replace", timeout=DEADLINE_S, check=False
         )
     except subprocess.TimeoutExpired:
         return -1, "", f"no answer within {DEADLINE_S:g} s"
+    except OSError as error:
+        return -1, "", f"{argv[0]}: {error.strerror}"
     return done.returncode, done.stdout, done.stderr
 
 

@@ -58,10 +58,18 @@ class Follower:
             self._gone_s, self._has_run = None, True
             return False
         if not self._has_run:
-            return self.state.phase in (RUNNING, FAILED) or self.state.iterations + self.state.tokens > 0
+            has_begun = self.state.phase in (RUNNING, FAILED) or self.state.iterations + self.state.tokens > 0
+            return has_begun or self._is_record_empty()
         self._gone_s = now_s if self._gone_s is None else self._gone_s
         has_more = self._max_restarts is None or self.state.restarts < self._max_restarts
         return now_s - self._gone_s >= (BETWEEN_S if has_more and self.state.phase == FAILED else LAST_WORDS_S)
+
+    def _is_record_empty(self) -> bool:
+        """Whether a coordinator has begun a record, which it does once its socket stands, and has noted nothing."""
+        try:
+            return (self.tail.attempt_dir / SAMPLES).stat().st_size == 0
+        except OSError:
+            return False
 
 
 def check_port(address: str, port: int, flag: str) -> None:

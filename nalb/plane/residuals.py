@@ -1,5 +1,6 @@
 """What rounding has taken from gradients on this rank, and is still to be added to its next parts (exchange.py)."""
 
+import logging
 import os
 from contextlib import suppress
 from pathlib import Path
@@ -8,11 +9,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from nalb.errors import MachineError
+from nalb.errors import MachineError, one_line
 from nalb.plane.pushing import Cut
 from nalb.process.private_file import open_private
 
 Values = npt.NDArray[Any]
+log = logging.getLogger(__name__)
 
 
 class Residuals:
@@ -51,7 +53,7 @@ class Residuals:
 
     @classmethod
     def read(cls, path: Path) -> "Residuals | None":
-        """What a file holds; None where there is none, or it is damaged: that costs one rounding."""
+        """What a file holds; None where there is none, or, with a warning, where it is damaged: that costs one rounding."""
         found = cls()
         try:
             with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
@@ -62,6 +64,11 @@ class Residuals:
                     dtype, values = of_tensor[number]
                     found._tensors.append((values.size, dtype))
                     found._values.append(values)
-        except Exception:  # of zipfile, which has many for damage, as NotImplementedError for an unknown method
+        except FileNotFoundError:
+            return None
+        except (
+            Exception
+        ) as error:  # of zipfile, which has many for damage, as NotImplementedError for an unknown method
+            log.warning("%s is damaged and skipped (%s): what one rounding took is lost", path, one_line(error))
             return None
         return found

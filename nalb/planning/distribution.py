@@ -80,7 +80,7 @@ class Situation:
     configured: Capacities | None = None  # of a network file; None: there is none
     observations: Sequence[Sequence[ServerObservation]] = ()  # per node, newest last
     present_bytes: Sequence[float] | None = (
-        None  # per node, by this scheme's own plan; None: no plan of its own runs now
+        None  # per node, by this scheme's own last plan, in proportion where tensors were cut anew since; None: it has made none
     )
     links_set_pace: bool = True  # False: plans are distrusted, so shares must be equal (feedback/trust.py)
     joint_shares: Floats | None = None  # shares of a joint plan, bytes per node, adding up to the model

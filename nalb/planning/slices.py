@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -160,12 +161,12 @@ class Layout:
     def class_of_slice(self) -> Ints:
         """The index of each slice's slot class, shape (n,)."""
         number = {slot_class: k for k, slot_class in enumerate(self.slot_classes)}
-        return np.array([number[s.dtype, s.elements] for s in self.slices], dtype=np.int64)
+        return _fixed(np.array([number[s.dtype, s.elements] for s in self.slices], dtype=np.int64))
 
     @cached_property
     def sizes_bytes(self) -> Ints:
         """Each slice's size in bytes, shape (n,)."""
-        return np.array([s.size_bytes for s in self.slices], dtype=np.int64)
+        return _fixed(np.array([s.size_bytes for s in self.slices], dtype=np.int64))
 
     @cached_property
     def common_bytes(self) -> int:
@@ -175,7 +176,7 @@ class Layout:
     @cached_property
     def is_probe(self) -> npt.NDArray[np.bool_]:
         """Whether each slice is a probe, shape (n,)."""
-        return np.array([s.is_probe for s in self.slices], dtype=np.bool_)
+        return _fixed(np.array([s.is_probe for s in self.slices], dtype=np.bool_))
 
     def digest(self) -> str:
         """A SHA-256 of 64 hex digits, which is equal for layouts with equal tensors and slices only."""
@@ -186,6 +187,12 @@ class Layout:
             parts = [(f.tensor, f.tensor_offset, f.slice_offset, f.length) for f in s.fragments]
             state.update(repr((s.index, s.dtype, s.elements, s.is_probe, parts)).encode())
         return state.hexdigest()
+
+
+def _fixed(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The array, which nobody may change: users' schemes see it too."""
+    values.setflags(write=False)
+    return values
 
 
 def slice_bytes(model_bytes: float, num_nodes: int, alpha_bytes: float) -> float:

@@ -45,4 +45,4 @@ def read_about(run_dir: Path) -> About | None:
     path = run_dir / ABOUT
     if not path.exists():
         return None
-    return read_json(path, About, "make it a readable file, or remove it", "restore the file, or remove it")
+    return read_json(path, About, "make it a readable file", "restore the file, or remove it")

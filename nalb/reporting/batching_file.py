@@ -86,7 +86,7 @@ def write_batchings(run_dir: Path, run: BatchingFile) -> None:
 
 def read_batchings(run_dir: Path) -> BatchingFile:
     """Read batching.json. Raises InputError where it is absent or damaged."""
-    absent, damaged = "make it a readable file, or remove it", "restore the file, or remove it to train again"
+    absent, damaged = "make it a readable file", "restore the file, or remove it to train again"
     return read_json(run_dir / "batching.json", BatchingFile, absent, damaged)
 
 

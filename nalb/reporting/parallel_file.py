@@ -84,7 +84,7 @@ def write_parallels(run_dir: Path, run: ParallelFile) -> None:
 
 def read_parallels(run_dir: Path) -> ParallelFile:
     """Read parallel.json. Raises InputError where it is absent or damaged."""
-    absent, damaged = "make it a readable file, or remove it", "restore the file, or remove it to train again"
+    absent, damaged = "make it a readable file", "restore the file, or remove it to train again"
     return read_json(run_dir / "parallel.json", ParallelFile, absent, damaged)
 
 

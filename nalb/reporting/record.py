@@ -231,12 +231,11 @@ def without_iterations(run_dir: Path, timeline: Timeline) -> InputError:
     parts = sorted(path.parent for path in run_dir.glob("*/samples.jsonl"))
     if found := [str(part) for part in parts if (own := read_timeline(part)).has_events or own.tokens]:
         return InputError(f"{run_dir} has no iterations of its own: give one of {listed(found)}")
-    path = run_dir / "samples.jsonl"
     if timeline.failure:
-        return InputError(f"{path} has no iterations, since the job failed: {timeline.failure}")
+        return InputError(f"{run_dir} has no iterations, since the job failed: {timeline.failure}")
     return InputError(
-        f"{path} has no iterations: wait for the first one, or give another run directory; `nalb launch` with scheme stock, p3 or"
-        " gloo notes none, nor do PyTorch's jobs on one node; `nalb compare` does"
+        f"{run_dir} has no iterations: wait for the first one if the job still runs, or give another run directory; `nalb launch`"
+        " with scheme stock, p3 or gloo notes none, nor do PyTorch's jobs on one node; `nalb compare` does"
     )
 
 

@@ -164,7 +164,7 @@ def read_events(run_dir: Path) -> list[AnyEvent]:
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise InputError(f"{path}: {error.strerror}; make it a readable file, or remove it") from None
+        raise InputError(f"{path}: {error.strerror}; make it a readable file") from None
     events: list[AnyEvent] = []
     for number, line in enumerate(lines, 1):
         event = event_of(line, f"{path}, line {number}", is_whole=number < len(lines))

@@ -129,6 +129,12 @@ def test_a_program_that_never_answers_is_given_up(monkeypatch):
     assert err
 
 
+def test_a_program_that_cannot_start_is_a_finding():
+    code, _, err = software.ask(["/no/such/python"], {})
+    assert code != 0
+    assert err == "/no/such/python: No such file or directory"
+
+
 def test_children_take_no_part_in_a_job():
     made = software.child_environment({"DMLC_ROLE": "server", "NALB_NODE": "n0", "PATH": "/bin", "PYTHONPATH": "/x"})
     assert set(made) == {"PATH", "PYTHONPATH"}

@@ -95,6 +95,20 @@ def test_a_job_that_ended_without_an_iteration_is_over(tmp_path, first):
     assert follower.is_over(1.0 + LAST_WORDS_S)
 
 
+def test_a_job_that_ended_before_its_processes_had_met_is_over(tmp_path):
+    write_about(tmp_path, "1.2.3", ["launch"])
+    follower = Follower(tmp_path)
+    assert not follower.is_over(0.0)  # it may still begin
+    with socket.socket(socket.AF_UNIX) as door:
+        door.bind(str(tmp_path / "observers"))
+        append(tmp_path)
+        for one in (follower, late := Follower(tmp_path)):
+            assert not one.is_over(1.0)
+    (tmp_path / "observers").unlink()
+    assert Follower(tmp_path).is_over(2.0)
+    assert [late.is_over(2.0), late.is_over(2.0 + LAST_WORDS_S)] == [False, True]
+
+
 def test_what_a_job_tells_after_its_socket_is_gone_is_read_first(tmp_path):
     follower = Follower(tmp_path)
     with socket.socket(socket.AF_UNIX) as door:

@@ -2,6 +2,7 @@
 
 import json
 import re
+import socket
 import subprocess
 import sys
 import urllib.request
@@ -11,7 +12,7 @@ import pytest
 
 from nalb.cli.main import run
 from nalb.errors import InputError
-from nalb.events import LayoutEvent, encode_line
+from nalb.events import AbortEvent, LayoutEvent, encode_line
 from nalb.live.following import check_port
 from nalb.live.state import LiveState
 from nalb.live.tail import RunTail
@@ -67,6 +68,19 @@ def test_a_scrape_has_what_the_run_has_written_by_then(tmp_path):
             pass
         with pytest.raises(InputError, match=r"--metrics \d+ on"):
             check_port("127.0.0.1", port, "--metrics")
+
+
+def test_an_attempt_that_begins_anew_has_not_failed(tmp_path):
+    from nalb.live.metrics import serving
+
+    with serving(RunTail(tmp_path), "127.0.0.1", 0) as (port, _):
+        append(tmp_path, [READY, *iterations(1), AbortEvent(at_s=109.0, reason="worker n1 left")])
+        assert scraped(port)["nalb_failed",] == 1
+        (tmp_path / "restart-1").mkdir()
+        with socket.socket(socket.AF_UNIX) as door:
+            door.bind(str(tmp_path / "restart-1" / "observers"))
+            found = scraped(port)
+    assert (found["nalb_running",], found["nalb_failed",], found["nalb_restarts_total",]) == (1, 0, 1)
 
 
 def test_a_damaged_record_ends_the_command_in_one_line(tmp_path):

@@ -16,7 +16,7 @@ def kept():
     return result
 
 
-def test_a_damaged_file_is_no_error(kept, tmp_path):
+def test_a_damaged_file_is_no_error(kept, tmp_path, caplog):
     path, cut = tmp_path / "kept.npz", cut_of([3, 40])
     kept.write(path)
     whole = path.read_bytes()
@@ -28,7 +28,12 @@ def test_a_damaged_file_is_no_error(kept, tmp_path):
         Residuals.read(path)
     for stop in range(0, len(whole), 10):
         path.write_bytes(whole[:stop])
+        caplog.clear()
         assert Residuals.read(path) is None
+        assert f"{path} is damaged and skipped" in caplog.text
+    caplog.clear()
+    assert Residuals.read(tmp_path / "none.npz") is None
+    assert not caplog.text
 
 
 def test_a_folder_that_cannot_be_written_to_keeps_no_part(kept, tmp_path):

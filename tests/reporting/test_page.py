@@ -125,6 +125,6 @@ def test_a_directory_without_iterations_says_what_has_some(tmp_path, capsys):
     write(tmp_path, READY)
     assert run(["report", str(tmp_path)]) == 2
     err = capsys.readouterr().err
-    assert f"{tmp_path / 'samples.jsonl'} has no iterations: wait for the first one" in err
+    assert f"{tmp_path} has no iterations: wait for the first one" in err
     assert "`nalb compare` does" in err
     assert err.count("\n") == 1

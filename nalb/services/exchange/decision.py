@@ -1,6 +1,8 @@
 """Decides the next iterations, as a function of where the job is, of what is known, and of what is asked for. Pure."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from nalb.errors import InputError
 from nalb.planning.distribution import DecisionKind, Distribution, Situation
@@ -51,6 +53,7 @@ class PlanContext:
     present: Decision | None  # None: nothing was decided since tensors were cut
     needs_equal_shares: bool  # the estimates are not trusted
     own_iterations: int = 0  # how many iterations are left to MXNet
+    last: Distribution | None = None  # the last plan of the scheme that is asked; tensors may have been cut anew since
 
 
 def decide(now: PlanContext, known: Known, options: PlanOptions) -> Decision:
@@ -64,6 +67,10 @@ def decide(now: PlanContext, known: Known, options: PlanOptions) -> Decision:
     if scheme.routes_itself:
         return Decision(scheme, None, DecisionKind.ROUTED, f"{scheme.name}: the framework's own routing", measures)
     present = now.present.plan if now.present is not None and now.present.scheme == scheme else None
+    kept = None
+    if (last := present or now.last) is not None:
+        shares = np.array(last.shares_bytes, dtype=np.float64)
+        kept = shares * (now.layout.model_bytes / shares.sum())
     situation = Situation(
         now.iteration,
         known.nodes.nodes,
@@ -71,15 +78,17 @@ def decide(now: PlanContext, known: Known, options: PlanOptions) -> Decision:
         known.capacities,
         None if known.configured is None else known.configured.capacities,
         known.observations,
-        None if present is None else present.shares_bytes,
+        None if kept is None else kept.tolist(),
         not now.needs_equal_shares,
         options.joint_shares,
         known.nodes.sites,
     )
     plan, reason = scheme.plan(situation)
+    if plan is None and present is None:  # slices are other ones than those of the plan that it keeps
+        plan, reason = replace(scheme, decide=lambda _: (kept, reason)).plan(situation)
     if plan is not None:
         return Decision(scheme, plan, plan.kind, reason, measures)
-    assert present is not None, "a scheme may only keep what it has made"
+    assert present is not None
     kind = present.kind
     if kind is not DecisionKind.PLANNED:  # equal shares stay, by another need or by choice
         kind = situation.equal_need or DecisionKind.PLANNED

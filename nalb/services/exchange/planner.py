@@ -49,6 +49,7 @@ class Planner:
         self.knowledge, self.precisions = knowledge, PrecisionChoice(nodes.nodes, precision)
         self.chosen = self.precisions.wanted  # of the present layout's plans
         self.present: Planned | None = None  # the last plan since tensors were cut
+        self._last: dict[str, Distribution] = {}  # each scheme's last plan, by its name
         self._slots, self._own, self._rules = slots, own, rules
         self._trust = Trust(rules)
         self._layout: Layout | None = None
@@ -130,8 +131,11 @@ class Planner:
         own, known = self._own if options.scheme.may_leave_routing else None, self.knowledge.now
         own_iterations = 0 if own is None else own.routing.choose_own(most)
         present = None if self.present is None else self.present.decision
-        now = PlanContext(iteration, self.layout, present, self._trust.needs_equal_shares, own_iterations)
+        last = self._last.get(options.scheme.name)
+        now = PlanContext(iteration, self.layout, present, self._trust.needs_equal_shares, own_iterations, last)
         decision = decide(now, known, options)
+        if decision.plan is not None:
+            self._last[decision.scheme.name] = decision.plan
         self.present = self._planned(decision, known, iteration, layout_version, options.inflight_bytes)
         return self.present
 

@@ -373,6 +373,27 @@ def test_a_scheme_that_keeps_what_it_has_not_made_is_refused():
         plan(planner_of(), "idle", schemes=schemes)
 
 
+def test_a_scheme_may_keep_its_plan_when_tensors_are_cut_anew_or_another_scheme_had_its_turn():
+    """Its proportions stay, whatever came between."""
+
+    def halves(situation):
+        if situation.iteration:
+            return None, "stays"
+        return np.array([0.7, 0.1, 0.1, 0.1]) * situation.layout.model_bytes, "the first sums most"
+
+    schemes = {**SCHEMES, "halves": Scheme("halves", halves)}
+    planner, _ = alike(4, may_leave=False)
+    for iteration, (elements, alpha_bytes) in enumerate([(3_200_000, 1e4), (3_200_000, 2e4), (3_000_000, 1e4)]):
+        planner.register([m.TensorSpec("w", elements, "float32", 0)], alpha_bytes)
+        first = plan(planner, "halves", iteration, schemes=schemes).decision
+        plan(planner, "average", iteration, schemes=schemes)
+        for found in (first, plan(planner, "halves", iteration + 10, schemes=schemes).decision):
+            parts = np.array(found.plan.shares_bytes) / planner.layout.model_bytes
+            assert parts == pytest.approx([0.7, 0.1, 0.1, 0.1], abs=0.03)
+            assert len(found.plan.server_of_slice) == len(planner.layout.slices)
+            assert found.kind is DecisionKind.PLANNED
+
+
 def reworded(situation):
     """As EXACT, in other words where it needs equal shares."""
     equal = equal_by_need(situation)
@@ -383,7 +404,9 @@ def kept(situation):
     """The same, but equal shares that are there already stay."""
     if equal_by_need(situation) is None:
         return EXACT.decide(situation)
-    return (None, "all stays") if situation.present_bytes is not None else reworded(situation)
+    present = situation.present_bytes
+    is_equal = present is not None and np.ptp(present) < 0.01 * situation.layout.model_bytes
+    return (None, "all stays") if is_equal else reworded(situation)
 
 
 @pytest.mark.parametrize("decide", [reworded, kept])
