@@ -39,6 +39,8 @@ WAYS: dict[str, tuple[str, str, str, str]] = {  # framework, scheme, precision, 
     "nalb, int4": ("torch", "exact", "int4", "none"),
     "nalb, PowerSGD rank 4": ("torch", "exact", "", "powersgd-4"),
     "nalb, PowerSGD rank 16": ("torch", "exact", "", "powersgd-16"),
+    "nalb, PowerSGD rank 16, float16": ("torch", "exact", "float16", "powersgd-16"),
+    "nalb, PowerSGD rank 16, int8": ("torch", "exact", "int8", "powersgd-16"),
 }
 HIVEMIND = {"hivemind": "none", "hivemind, float16": "float16", "hivemind, 8 bits": "uniform8"}  # its codecs
 HIVEMIND_ROUNDS = 4  # of hivemind's own, the first of which does not count
@@ -86,7 +88,7 @@ def main(argv: list[str]) -> int:
             args.out.write_text(json.dumps({"network": args.network, "replay": args.replay, "took_s": found}) + "\n")
     for way, rounds in found.items():
         medians = [statistics.median(one) for one in rounds]
-        print(f"{way:<24}{statistics.median(medians):.3f} s, {min(medians):.3f} to {max(medians):.3f}")
+        print(f"{way:<34}{statistics.median(medians):.3f} s, {min(medians):.3f} to {max(medians):.3f}")
     return 0
 
 

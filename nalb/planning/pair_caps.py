@@ -15,17 +15,22 @@ from scipy.sparse import csr_matrix, hstack
 
 from nalb.planning.nodes import Capacities, Floats, Node, completion_s, limits_s, pair_weights, server_indices
 
-ROUNDS = 12  # levels that are held one after another; further ones would change times too little to matter
+ROUNDS = 12  # levels that are held one after another, at most; further ones would change times too little to matter
 PRICE = 1e-9  # larger dual values are prices; the prices add up to 1
 
 
-def level_with_pairs(nodes: Sequence[Node], model_bytes: float, capacities: Capacities, start: Floats) -> Floats:
+def level_with_pairs(
+    nodes: Sequence[Node], model_bytes: float, capacities: Capacities, start: Floats, is_leveled: bool
+) -> Floats:
     """Shares in bytes, shape (N,), of least completion time with caps of pairs. start: the optimum without caps, shape (N,).
+
+    is_leveled: False where only the time matters: then the answer is any of the shares that take it.
 
     min t  subject to  start_i + slope_i M y_i <= T0 t of each limit (nodes.limits_s),
     M (w_i y_i + w_j y_j) / s_ij <= T0 t,  sum y = 1,  y >= 0;
     y = m / M over the servers, and T0 the time without caps, so that all terms are near 1. Where `start` keeps the caps, it is
-    the answer. Cost: at most ROUNDS linear programs of 2 N + pairs rows in HiGHS. Raises RuntimeError where the solver fails.
+    the answer. Cost: linear programs of 2 N + pairs rows in HiGHS, as many as there are servers and ROUNDS at most. Raises
+    RuntimeError where the solver fails.
     """
     unit_s = completion_s(nodes, start, model_bytes, replace(capacities, pairs={}))
     if completion_s(nodes, start, model_bytes, capacities) <= unit_s:
@@ -44,21 +49,24 @@ def level_with_pairs(nodes: Sequence[Node], model_bytes: float, capacities: Capa
         base.append(0.0)
     rows, columns, values = zip(*entries, strict=True)
     matrix = csr_matrix((values, (rows, columns)), shape=(len(base), len(servers)))
-    y = _least_levels(matrix, np.array(base))
+    y = _least_levels(matrix, np.array(base), ROUNDS if is_leveled else 1)
     shares = np.zeros(len(nodes))
     shares[servers] = y * model_bytes
     return shares
 
 
-def _least_levels(matrix: csr_matrix, base: Floats) -> Floats:
-    """The y >= 0 with sum 1 for which the values `matrix @ y + base`, sorted downwards, are least in dictionary order."""
+def _least_levels(matrix: csr_matrix, base: Floats, rounds: int) -> Floats:
+    """The y >= 0 with sum 1 for which the values `matrix @ y + base`, sorted downwards, are least in dictionary order.
+
+    rounds: how many of the values are made least.
+    """
     num_rows, num_columns = matrix.shape
     free = np.ones(num_rows, dtype=bool)  # rows bounded by t; the others are bounded by `held`
     held = np.zeros(num_rows)
     objective = np.append(np.zeros(num_columns), 1.0)
     total = np.append(np.ones(num_columns), 0.0)[np.newaxis, :]
     y = np.zeros(num_columns)
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         constraints = hstack([matrix, csr_matrix(-free.astype(np.float64)[:, np.newaxis])], format="csr")
         result = linprog(objective, constraints, held - base, total, [1.0], bounds=(0, None), method="highs")
         if result.x is None and y.any():
@@ -69,6 +77,14 @@ def _least_levels(matrix: csr_matrix, base: Floats) -> Floats:
         priced = free & (-result.ineqlin.marginals > PRICE)
         held[priced] = result.x[-1]
         free &= ~priced
-        if not priced.any() or not free.any():
+        if not priced.any() or not free.any() or _is_single(matrix[~free]):
             break
     return np.asarray(y / y.sum(), dtype=np.float64)
+
+
+def _is_single(held: csr_matrix) -> bool:
+    """Whether no other y with sum 1 has the same values in these rows."""
+    rows, columns = held.shape
+    if rows + 1 < columns:
+        return False
+    return bool(np.linalg.matrix_rank(np.vstack([held.toarray(), np.ones(columns)])) == columns)

@@ -124,10 +124,17 @@ def exact(nodes: Sequence[Node], model_bytes: float, capacities: Capacities) -> 
     else a_i and b_i are those of the direction, and b_i must not be negative (precisions.py). Where a node that is only a worker
     sets T, the servers' times are still made as small as possible. By sites: levels.least_owned_bytes, without cores.
 
-    Returns bytes, shape (N,), and seconds. Cost: O(N) for each of 60 halvings (see fill) without caps of pairs; with them a few
+    Returns bytes, shape (N,), and seconds. Cost: O(N) for each of 60 halvings (see fill) without caps of pairs; with them at most N
     linear programs of N + 1 variables and 2 N + pairs rows. Raises InputError where there is no server, no worker or no byte.
     Source: the model of Cai et al., Eq. 10, solved exactly; the terms of pairs and cores are ours.
     """
+    return _least_time(nodes, model_bytes, capacities, is_leveled=True)
+
+
+def _least_time(
+    nodes: Sequence[Node], model_bytes: float, capacities: Capacities, is_leveled: bool
+) -> tuple[Floats, float]:
+    """As `exact`. is_leveled: whether the times of servers that do not set T are least too."""
     check_nodes(nodes, model_bytes, capacities)
     if capacities.uplinks is not None:
         shares = levels.least_owned_bytes(capacities.uplinks, capacities.rates, model_bytes)
@@ -143,13 +150,13 @@ def exact(nodes: Sequence[Node], model_bytes: float, capacities: Capacities) -> 
         # scipy.optimize takes half a second to import, and few jobs have caps of pairs
         from nalb.planning.pair_caps import level_with_pairs
 
-        shares = level_with_pairs(nodes, model_bytes, capacities, shares)
+        shares = level_with_pairs(nodes, model_bytes, capacities, shares, is_leveled)
     return shares, completion_s(nodes, shares, model_bytes, capacities)
 
 
 def bound_s(nodes: Sequence[Node], model_bytes: float, capacities: Capacities) -> float:
     """The least time in seconds that any shares reach: the T of `exact`, without loss, latency, headers or TCP."""
-    return exact(nodes, model_bytes, capacities)[1]
+    return _least_time(nodes, model_bytes, capacities, is_leveled=False)[1]
 
 
 def level_bounds_s(nodes: Sequence[Node], model_bytes: float, capacities: Capacities) -> tuple[float, float]:

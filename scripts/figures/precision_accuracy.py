@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
+from scipy.stats import t as student_t
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 from torch.nn import functional
@@ -44,7 +45,6 @@ DROPPED = tuple(f"{one} without feedback" for one in KEPT[1:4])
 POWER = "PowerSGD rank "
 VARIANTS = (*KEPT, *DROPPED, *(f"{POWER}{rank}" for rank in (1, 4, 16)))
 POWER_FROM = 10  # the step from which PowerSGD compresses
-T95 = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78}  # of Student's t, by number of seeds
 
 
 class SmallCnn(nn.Sequential):  # type: ignore[misc]
@@ -226,7 +226,7 @@ def table(
             elif variant == "float32":
                 cells.append(f"{mean(values):.2f} % of {len(seeds)} seeds")
             else:
-                half = T95[len(seeds)] * stdev(apart) / math.sqrt(len(seeds))
+                half = float(student_t.ppf(0.975, len(seeds) - 1)) * stdev(apart) / math.sqrt(len(seeds))
                 cells.append(f"{mean(apart):+.2f} ± {half:.2f}")
         rows.append(f"| {variant} | " + " | ".join(cells) + " |")
     return rows
