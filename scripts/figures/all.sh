@@ -75,7 +75,7 @@ make pace-emulated 75 "$venv_torch/bin/python" scripts/figures/name_the_pace_emu
 make learning-cost 15 "$python" scripts/figures/learning_cost.py --first 70001 --networks 4
 make precisions 45 "$venv_torch/bin/python" scripts/figures/precisions.py
 mkdir -p docs/results/data/fewer-bytes
-fewer_bytes=(benchmarks/fewer_bytes.py --iterations 6 --rounds 1 --mxnet-python "$python" --out docs/results/data/fewer-bytes/wan6-static.json)
+fewer_bytes=(benchmarks/fewer_bytes.py --iterations 12 --rounds 1 --mxnet-python "$python" --out docs/results/data/fewer-bytes/wan6-static.json)
 if [ -x hivemind/bin/python ]; then
   make fewer-bytes 15 "$venv_torch/bin/python" "${fewer_bytes[@]}" --hivemind-python hivemind/bin/python
 else
@@ -84,7 +84,10 @@ fi
 accuracy=(scripts/figures/precision_accuracy.py --out runs/precision-accuracy.jsonl)
 make precision-accuracy 22 "$venv_torch/bin/python" "${accuracy[@]}" --steps 300 --models cnn,mobilenet
 make precision-transformer 30 "$venv_torch/bin/python" "${accuracy[@]}" --steps 200 --models transformer
+whole=("${accuracy[@]}" --steps 200 --models mobilenet-1.0 --variants "float32,int8,int4,PowerSGD rank 16,PowerSGD rank 4")
+make precision-mobilenet 40 "$venv_torch/bin/python" "${whole[@]}"
 [ ! -e runs/precision-accuracy.jsonl ] || cp runs/precision-accuracy.jsonl docs/results/data
+make powersgd-accuracy 20 "$venv_torch/bin/python" scripts/figures/powersgd_accuracy.py --out docs/results/data/powersgd-accuracy.jsonl
 if "$venv_torch/bin/python" -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; then
   make gpu 2 "$venv_torch/bin/python" scripts/figures/gpu_figures.py
 else

@@ -1,7 +1,7 @@
 """Train small models with gradients in every precision, to see what rounding does to accuracy: the table in docs/precision.md.
 
     .venv-torch/bin/python scripts/figures/precision_accuracy.py --out accuracy.jsonl --limit-s 280     # again and again
-    .venv-torch/bin/python scripts/figures/precision_accuracy.py --out accuracy.jsonl --table
+    .venv-torch/bin/python scripts/figures/precision_accuracy.py --out accuracy.jsonl --table --models mobilenet,transformer
 
 Four ranks sum in one process with the agents' own exchange (experiments/plane_in_process.py), so weights have the bits of a real
 job's. As these are the same on all ranks, one model stands for all four. A seed fixes initial weights and batches, so variants of
@@ -209,9 +209,7 @@ def train(model_name: str, seed: int, variant: str, steps: int, data: Sequence[t
     return accuracies
 
 
-def table(
-    lines: list[dict[str, object]], variants: Iterable[str] = VARIANTS, models: Sequence[str] = tuple(MODELS)
-) -> list[str]:
+def table(lines: list[dict[str, object]], variants: Iterable[str], models: Sequence[str]) -> list[str]:
     """Markdown: accuracies, and differences to float32, paired by seed."""
     found = {(one["model"], one["variant"], one["seed"]): float(str(one["accuracy"])) for one in lines}
     rows = ["| gradients | " + " | ".join(models) + " |", "|---" * (len(models) + 1) + "|"]
@@ -232,13 +230,13 @@ def table(
     return rows
 
 
-def updates(lines: list[dict[str, Any]]) -> list[str]:
+def updates(lines: list[dict[str, Any]], models: Sequence[str]) -> list[str]:
     """Markdown: updates until the accuracy is BELOW points under what float32 reaches with the same seed, mean over seeds."""
     curves = {(one["model"], one["variant"], one["seed"]): (one["curve"], one["steps"]) for one in lines}
-    rows = ["| updates to a fixed accuracy | " + " | ".join(MODELS) + " |", "|---" * (len(MODELS) + 1) + "|"]
+    rows = ["| updates to a fixed accuracy | " + " | ".join(models) + " |", "|---" * (len(models) + 1) + "|"]
     for variant in VARIANTS:
         cells = []
-        for model in MODELS:
+        for model in models:
             counts = []
             for (m, v, seed), (curve, steps) in curves.items():
                 if (m, v) == (model, variant) and (model, "float32", seed) in curves:
@@ -247,7 +245,7 @@ def updates(lines: list[dict[str, Any]]) -> list[str]:
                     counts.append(math.inf if at is None else (at + 1) * steps / len(curve))
             reached = [one for one in counts if one < math.inf]
             never = f", {len(counts) - len(reached)} never" if len(reached) < len(counts) else ""
-            cells.append(f"{mean(reached):.0f}{never}" if reached else "never")
+            cells.append(f"{mean(reached):.0f}{never}" if reached else "never" if counts else "-")
         rows.append(f"| {variant} | " + " | ".join(cells) + " |")
     return rows
 
@@ -265,7 +263,8 @@ def main() -> int:
     args = parser.parse_args()
     lines = [json.loads(line) for line in args.out.read_text().splitlines()] if args.out.exists() else []
     if args.table:
-        print("\n".join([*table(lines), "", *updates(lines)]))
+        models = args.models.split(",")
+        print("\n".join([*table(lines, VARIANTS, models), "", *updates(lines, models)]))
         return 0
     torch.set_num_threads(1)
     done = {(one["model"], one["variant"], one["seed"]) for one in lines}

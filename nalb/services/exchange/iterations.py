@@ -343,9 +343,13 @@ class Iterations:
         return [place_of_rank[rank] for rank in message.server_of_slice]
 
     def _collect_from_servers(self, now_s: float) -> Failure | None:
-        """Every worker is done: ask servers for what they have not reported, which would otherwise count in the next iteration."""
+        """Every worker is done: ask servers for what they have not reported, which would otherwise count in the next iteration.
+
+        A server that is a worker too, an agent, has reported all: it is done only when all sums are there, its own ones too.
+        """
         assert self._plan is not None
-        asked = [one for one in self._members.servers if self._plan.decision.is_measured and not one.has_left]
+        alone = [one for one in self._members.servers if not one.is_worker and not one.has_left]
+        asked = alone if self._plan.decision.is_measured else []
         self.phase, self._collect_by_s = "COLLECT", now_s + COLLECT_S
         self._collecting = {server.identity for server in asked}
         order = m.Collect(self.number)  # one object: encoded once

@@ -5,7 +5,7 @@ The order of one iteration k (C coordinator, W worker, S server):
     W -> C  Sums(k-1)          only where sums are verified
     W -> C  Done(k-1)          all slices of k-1 are back
     C -> S  Collect(k-1)       all workers are done; only where k-1 was measured
-    S -> C  Collected(k-1)     the server has reported its samples of k-1
+    S -> C  Collected(k-1)     the server has reported its samples of k-1; an agent has with its Done
     C -> W  PrepareSlots(k)    only where plan k needs slots that the worker's own node's server does not have yet
     W -> C  SlotsReady(k)      from every worker that was asked
     C -> W  Plan(k)            no worker communicates iteration k before this; sent as soon as k-1 begins if k-1 cannot change it
