@@ -66,9 +66,7 @@ class Residuals:
                     found._values.append(values)
         except FileNotFoundError:
             return None
-        except (
-            Exception
-        ) as error:  # of zipfile, which has many for damage, as NotImplementedError for an unknown method
+        except Exception as error:  # zipfile has many for damage, as NotImplementedError for an unknown method
             log.warning("%s is damaged and skipped (%s): what one rounding took is lost", path, one_line(error))
             return None
         return found
