@@ -47,8 +47,7 @@ class Follower:
     def fresh(self) -> Iterator[AnyEvent]:
         """Take in what the run has appended, and yield each event after it. Raises InputError for a damaged file."""
         for event in self.tail.fresh():
-            if self.tail.restarts != self.state.restarts:
-                self.state.restarted(self.tail.restarts)
+            self.state.restarted(self.tail.restarts)
             self.state.take(event)
             yield event
 

@@ -32,13 +32,9 @@ class RunCollector(Collector):
         """Take in what the run has appended. Raises InputError for a damaged file."""
         with self._lock:
             for event in self._tail.fresh():
-                self._count_restarts()
+                self.state.restarted(self._tail.restarts)
                 self.state.take(event)
-            self._count_restarts()  # the newest attempt may have no event so far
-
-    def _count_restarts(self) -> None:
-        if self._tail.restarts != self.state.restarts:
-            self.state.restarted(self._tail.restarts)
+            self.state.restarted(self._tail.restarts)  # the newest attempt may have no event so far
 
     def collect(self) -> Iterable[Metric]:
         """The metrics of a scrape; none where the run's files are damaged."""

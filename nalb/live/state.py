@@ -104,7 +104,9 @@ class LiveState:
                 self._note(event, event.words)
 
     def restarted(self, times: int) -> None:
-        """The run was started again, for the `times`-th time."""
+        """Take in that the run was started again so often in all; nothing happens where that is known."""
+        if times == self.restarts:
+            return
         self.restarts, self.phase = times, WAITING
         self.news.append(Happened(self.news[-1].at_s if self.news else 0.0, f"started again ({times})"))
 

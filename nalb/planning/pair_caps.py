@@ -29,7 +29,7 @@ def level_with_pairs(
     min t  subject to  start_i + slope_i M y_i <= T0 t of each limit (nodes.limits_s),
     M (w_i y_i + w_j y_j) / s_ij <= T0 t,  sum y = 1,  y >= 0;
     y = m / M over the servers, and T0 the time without caps, so that all terms are near 1. Where `start` keeps the caps, it is
-    the answer. Cost: linear programs of 2 N + pairs rows in HiGHS, as many as there are servers and ROUNDS at most. Raises
+    the answer. Cost: linear programs of 2 N + pairs rows in HiGHS, until one answer is left, ROUNDS at most. Raises
     RuntimeError where the solver fails.
     """
     unit_s = completion_s(nodes, start, model_bytes, replace(capacities, pairs={}))

@@ -124,7 +124,7 @@ def exact(nodes: Sequence[Node], model_bytes: float, capacities: Capacities) -> 
     else a_i and b_i are those of the direction, and b_i must not be negative (precisions.py). Where a node that is only a worker
     sets T, the servers' times are still made as small as possible. By sites: levels.least_owned_bytes, without cores.
 
-    Returns bytes, shape (N,), and seconds. Cost: O(N) for each of 60 halvings (see fill) without caps of pairs; with them at most N
+    Returns bytes, shape (N,), and seconds. Cost: O(N) for each of 60 halvings (see fill) without caps of pairs; with them a few
     linear programs of N + 1 variables and 2 N + pairs rows. Raises InputError where there is no server, no worker or no byte.
     Source: the model of Cai et al., Eq. 10, solved exactly; the terms of pairs and cores are ours.
     """

@@ -86,6 +86,8 @@ make precision-accuracy 22 "$venv_torch/bin/python" "${accuracy[@]}" --steps 300
 make precision-transformer 30 "$venv_torch/bin/python" "${accuracy[@]}" --steps 200 --models transformer
 whole=("${accuracy[@]}" --steps 200 --models mobilenet-1.0 --variants "float32,int8,int4,PowerSGD rank 16,PowerSGD rank 4")
 make precision-mobilenet 40 "$venv_torch/bin/python" "${whole[@]}"
+more=("${accuracy[@]}" --steps 200 --models mobilenet-1.0 --variants "float32,PowerSGD rank 16" --seeds 5,6,7,10,11,12)
+make precision-mobilenet-seeds 20 "$venv_torch/bin/python" "${more[@]}"
 [ ! -e runs/precision-accuracy.jsonl ] || cp runs/precision-accuracy.jsonl docs/results/data
 make powersgd-accuracy 20 "$venv_torch/bin/python" scripts/figures/powersgd_accuracy.py --out docs/results/data/powersgd-accuracy.jsonl
 if "$venv_torch/bin/python" -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; then

@@ -22,11 +22,24 @@ from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 from torch.nn import functional
 
 from netem.rootless import ensure_privilege
-from precision_accuracy import BATCH, MODELS, RANKS, TESTED, accuracy_of, load, table
+from precision_accuracy import (
+    BATCH,
+    MODELS,
+    POWER,
+    POWER_FROM,
+    RANKS,
+    TESTED,
+    accuracy_of,
+    is_look,
+    lines_of,
+    load,
+    note,
+    optimizer_for,
+    table,
+)  # fmt: skip
 
 MODEL, NETWORK, LOOKS = "mobilenet-1.0", "wan4-static", 5
 SAID = "powersgd_accuracy "
-POWER = "PowerSGD rank "
 VARIANTS = {  # scheme, precision
     "float32": ("gloo", ""),
     f"{POWER}16": ("gloo", ""),
@@ -46,10 +59,9 @@ def train(variant: str, seed: int, steps: int) -> list[float]:
     model = nn.parallel.DistributedDataParallel(kind(), bucket_cap_mb=1000)
     if variant.startswith(POWER):
         size = int(variant.removeprefix(POWER).partition(",")[0])
-        state = powerSGD_hook.PowerSGDState(None, size, start_powerSGD_iter=10, random_seed=seed)
+        state = powerSGD_hook.PowerSGDState(None, size, start_powerSGD_iter=POWER_FROM, random_seed=seed)
         model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
-    optimizer = torch.optim.SGD(model.parameters(), rate, momentum=0.9)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, steps)
+    optimizer, schedule = optimizer_for(model, rate, steps)
     random, rank = torch.Generator().manual_seed(seed), dist.get_rank()
     accuracies = []
     for step in range(steps):
@@ -58,7 +70,7 @@ def train(variant: str, seed: int, steps: int) -> list[float]:
         functional.cross_entropy(model(images[picked]), labels[picked]).backward()
         optimizer.step()
         schedule.step()
-        if (step + 1) * LOOKS // steps > step * LOOKS // steps and rank == 0:
+        if is_look(step, steps, LOOKS) and rank == 0:
             accuracies.append(accuracy_of(model.module, test_images, test_labels))
     dist.destroy_process_group()
     return accuracies
@@ -92,7 +104,7 @@ def main() -> int:
         return 0
     if args.out is None:
         parser.error("--out is missing: name a file")
-    lines = [json.loads(line) for line in args.out.read_text().splitlines()] if args.out.exists() else []
+    lines = lines_of(args.out)
     if args.table:
         print("\n".join(table(lines, VARIANTS, [MODEL])))
         return 0
@@ -103,11 +115,7 @@ def main() -> int:
             if (variant, seed) in done:
                 continue
             begun_s = time.monotonic()
-            curve = run(variant, seed, args.steps)
-            line = {"model": MODEL, "variant": variant, "seed": seed, "steps": args.steps, "accuracy": curve[-1]}
-            line |= {"curve": curve, "took_s": round(time.monotonic() - begun_s, 1)}
-            with args.out.open("a") as file:
-                file.write(json.dumps(line) + "\n")
+            note(args.out, MODEL, variant, seed, args.steps, run(variant, seed, args.steps), begun_s)
     return 0
 
 

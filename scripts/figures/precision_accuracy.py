@@ -18,6 +18,7 @@ import math
 import sys
 import time
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -72,7 +73,9 @@ class MobileNet(nn.Sequential):  # type: ignore[misc]
             ]  # fmt: skip
 
         first, last = channels[0], channels[-1]
-        blocks = [part for shape in zip(channels, channels[1:], strides, strict=False) for part in block(*shape)]
+        blocks = [
+            part for ends, stride in zip(pairwise(channels), strides, strict=True) for part in block(*ends, stride)
+        ]
         super().__init__(
             nn.Conv2d(1, first, 3, padding=1, bias=False), nn.BatchNorm2d(first), nn.ReLU(),
             *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(last, 10),
@@ -140,7 +143,7 @@ class PowerSgd:
             dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
         self._given = _Given([torch.zeros_like(one) for one in parameters])
         # one bucket: the hook waits for sums on gloo's two threads, so that two buckets can block each other for ever
-        self._hooked = nn.parallel.DistributedDataParallel(self._given, bucket_cap_mb=1024)
+        self._hooked = nn.parallel.DistributedDataParallel(self._given, bucket_cap_mb=1000)
         state = powerSGD_hook.PowerSGDState(
             None, matrix_approximation_rank=rank, start_powerSGD_iter=POWER_FROM, random_seed=seed
         )
@@ -165,16 +168,37 @@ class _Given(nn.Module):  # type: ignore[misc]
         return sum((one * given).sum() for one, given in zip(self.own, self.gradients, strict=True))
 
 
+def optimizer_for(model: nn.Module, rate: float, steps: int) -> tuple[torch.optim.Optimizer, Any]:
+    """The optimizer of a training, and the schedule of its rate, which is stepped after it. rate: as in MODELS."""
+    parameters = model.parameters()
+    optimizer = torch.optim.SGD(parameters, rate, momentum=0.9) if rate else torch.optim.Adam(parameters, 2e-3)
+    return optimizer, torch.optim.lr_scheduler.OneCycleLR(optimizer, rate or 2e-3, steps)
+
+
+def is_look(step: int, steps: int, looks: int) -> bool:
+    """Whether one of so many equal parts of the steps ends with this step."""
+    return (step + 1) * looks // steps > step * looks // steps
+
+
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    """The runs in a file, which may not be there yet."""
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def note(path: Path, model: str, variant: str, seed: int, steps: int, curve: list[float], begun_s: float) -> None:
+    """Append a run to a file. begun_s: on the monotonic clock."""
+    line = {"model": model, "variant": variant, "seed": seed, "steps": steps, "accuracy": curve[-1], "curve": curve}
+    with path.open("a") as file:
+        file.write(json.dumps(line | {"took_s": round(time.monotonic() - begun_s, 1)}) + "\n")
+
+
 def train(model_name: str, seed: int, variant: str, steps: int, data: Sequence[torch.Tensor]) -> list[float]:
     """The accuracy on test images in per cent, after each of LOOKS equal parts of the steps."""
     images, labels, test_images, test_labels = data
     torch.manual_seed(seed)
     kind, rate = MODELS[model_name]
     model = kind()
-    optimizer = (
-        torch.optim.SGD(model.parameters(), rate, momentum=0.9) if rate else torch.optim.Adam(model.parameters(), 2e-3)
-    )
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate or 2e-3, steps)
+    optimizer, schedule = optimizer_for(model, rate, steps)
     parameters = list(model.parameters())
     size = sum(one.numel() for one in parameters)
     job = PlaneInProcess(RANKS, [size])
@@ -204,7 +228,7 @@ def train(model_name: str, seed: int, variant: str, steps: int, data: Sequence[t
             one.grad = gradient
         optimizer.step()
         schedule.step()
-        if (step + 1) * LOOKS // steps > step * LOOKS // steps:
+        if is_look(step, steps, LOOKS):
             accuracies.append(accuracy_of(model, test_images, test_labels))
     return accuracies
 
@@ -261,7 +285,7 @@ def main() -> int:
     parser.add_argument("--limit-s", type=float, default=1e9)
     parser.add_argument("--table", action="store_true")
     args = parser.parse_args()
-    lines = [json.loads(line) for line in args.out.read_text().splitlines()] if args.out.exists() else []
+    lines = lines_of(args.out)
     if args.table:
         models = args.models.split(",")
         print("\n".join([*table(lines, VARIANTS, models), "", *updates(lines, models)]))
@@ -280,10 +304,7 @@ def main() -> int:
                     return 0
                 begun_s = time.monotonic()
                 curve = train(model, seed, variant, args.steps, data)
-                line = {"model": model, "variant": variant, "seed": seed, "steps": args.steps, "accuracy": curve[-1]}
-                line["curve"] = curve
-                with args.out.open("a") as file:
-                    file.write(json.dumps(line | {"took_s": round(time.monotonic() - begun_s, 1)}) + "\n")
+                note(args.out, model, variant, seed, args.steps, curve, begun_s)
     return 0
 
 
