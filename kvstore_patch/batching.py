@@ -42,7 +42,7 @@ from nalb.protocol import wire
 from nalb.services.batching import messages as m
 from nalb.services.batching.profiling import joining
 from nalb.settings import Settings, from_environment
-from nalb.transport.client import Client
+from nalb.transport.client import Client, Drained
 
 __all__ = ["Balancer", "BatchSampler", "PartitionSampler", "join"]  # what nalb.mxnet hands on
 
@@ -323,7 +323,7 @@ def join(
 def _client_alone(settings: Settings, rank: int, clock: ComputeClock) -> Client:
     """A control client of a worker without shim and plans; it says goodbye when the script ends well."""
     hello = wire.Hello(wire.VERSION, "worker", settings.node, rank, os.getpid())
-    client = Client.of(settings, hello, lambda: ([], 0))
+    client = Client.of(settings, hello, lambda: Drained([]))
     client.wait_for(wire.Welcome)
 
     def leave() -> None:

@@ -6,6 +6,7 @@ from kvstore_patch.shim import Shim
 from nalb.protocol import wire
 from nalb.services.exchange import messages as m
 from nalb.settings import Settings
+from nalb.transport.client import Drained
 from nalb.transport.curvezmq import knock
 from nalb.transport.keys import own_keys
 
@@ -48,11 +49,11 @@ class PsLite:
         """When the first push since `begin` was handed to libzmq, on the monotonic clock, seconds; None: none was."""
         return self._shim.first_sent_ns * 1e-9 or None
 
-    def timings(self) -> tuple[list[wire.SampleRow], int]:
+    def timings(self) -> Drained:
         """The oldest rows not given yet, as many as a Report holds, and the number of samples that the shim has lost so far."""
         self._rows += [wire.SampleRow(_sender(ps_id), *timed) for ps_id, *timed in self._shim.drain()]
         rows, self._rows = self._rows[: wire.ROWS_MOST], self._rows[wire.ROWS_MOST :]
-        return rows, self._shim.drops
+        return Drained(rows, self._shim.drops)
 
 
 def _sender(ps_id: int) -> int:

@@ -24,6 +24,7 @@ class Outcome:
     has_equal_shares: bool
     follows_estimates: bool  # False: the iteration says nothing of plans that follow estimates
     is_bounded: bool  # equal shares take at most twice as long as any others: all nodes are workers
+    had_window: bool  # what Trust.has_window was when its plan was made
 
     def is_late(self, rules: Rules) -> bool:
         """Whether the estimates do not explain how long the exchange took, or there are none."""
@@ -70,12 +71,16 @@ class Trust:
                 self._every_free = min(2 * self._every_free, self._rules.many_free)
         return not is_free
 
+    @property
+    def has_window(self) -> bool:
+        """Whether the iteration that `allow_window` was last asked for may have a window."""
+        return self._since_free > 0
+
     def judge(self, outcome: Outcome) -> None:
         """Take one iteration in."""
         is_late = outcome.is_late(self._rules)
-        has_window = self._since_free > 0
         self._is_refuted = outcome.is_refuted
-        self._is_settled = not (self._rules.looks_again and (outcome.is_refuted or (is_late and has_window)))
+        self._is_settled = not (self._rules.looks_again and (outcome.is_refuted or (is_late and outcome.had_window)))
         if not self._is_settled:
             self._every_free = self._rules.few_free
         if outcome.has_equal_shares:

@@ -108,6 +108,11 @@ class Rules:
     # Iterations of equal shares in a row, at most, once plans have cost too much. Choice.
     max_patience: int = 32
 
+    # When plans are made one iteration ahead: early_plans.py. Not simulated: the simulator has no wait for plans.
+
+    # Iterations that the account holds at most: what was saved long ago says little of today's network. Choice.
+    early_account: float = 2.0
+
     # When MXNet's own routing takes the place of plans: routing.py. Not simulated: its worth is in docs/results/cost.md.
 
     # Plans in a row that links must fail to explain before a trial: what another network taught is unlearnt by then

@@ -151,16 +151,11 @@ class Agent:
                 if (keys := own_keys(settings)) is not None:
                     knock(keys, settings.endpoint, settings.startup_s)
                 hello = wire.Hello(wire.VERSION, "agent", settings.node, self._start.rank, os.getpid())
-                client = Client.of(settings, hello, self._drain)
+                client = Client.of(settings, hello, self._links.timings)
                 welcome = client.wait_for(wire.Welcome)
             self._put(partial(self._joined, client, addresses), welcome)
         except Exception as error:
             die(self.failure(Cause.PROCESS, one_line(error)))
-
-    def _drain(self) -> tuple[list[wire.SampleRow], int]:
-        """On the client's thread: rows for a report."""
-        rows = self._links.rows  # nobody else takes from them
-        return [wire.SampleRow(*rows.popleft()) for _ in range(min(len(rows), wire.ROWS_MOST))], 0
 
     def _joined(self, client: Client, addresses: list[str], welcome: wire.Welcome) -> None:
         self._client = client

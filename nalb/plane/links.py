@@ -8,7 +8,7 @@ window, answers by the pushes, and a ROUTER would drop what is above its mark.
 
 import struct
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any, NamedTuple, Protocol
@@ -21,6 +21,7 @@ from nalb.errors import MachineError, PeerError
 from nalb.plane.codecs import NUMBERS, Codec
 from nalb.planning.slices import MAX_SLICE_ELEMENTS
 from nalb.protocol import wire
+from nalb.transport.client import Drained
 from nalb.transport.courier import KEEP_ALIVE
 from nalb.transport.curvezmq import door_kept, node_of_user, secure_client, secure_server
 from nalb.transport.keys import NodeKeys
@@ -101,7 +102,10 @@ class AgentLinks:
         self._node_of_user = {} if keys is None else node_of_user(keys)
         self.peers: dict[int, _Peer] = {}
         self._by_identity: dict[bytes, _Peer] = {}
-        self.rows: deque[tuple[int, int, int, int]] = deque()  # of SampleRow
+        self._timed: deque[tuple[int, wire.SampleRow]] = deque()  # with their iterations
+        self._untold: defaultdict[int, list[wire.SampleRow]] = defaultdict(
+            list
+        )  # by iteration; the client's thread alone uses it
         self._codecs: dict[int, Codec] = {}  # that frames have come in, by number
 
     def connect(self, own_rank: int, addresses: Sequence[str], job: str) -> None:
@@ -176,7 +180,7 @@ class AgentLinks:
             peer.forecast_ns[True] = time.monotonic_ns()
             return
         head = _header(header.bytes)
-        self._note_row(peer, True, len(payload), time.monotonic_ns())
+        self._note_row(peer, head, True, len(payload), time.monotonic_ns())
         receiver.pushed(peer.rank, head, self._values(head, payload))
 
     def _values(self, head: SliceHeader, payload: zmq.Frame) -> Values:
@@ -231,14 +235,30 @@ class AgentLinks:
             arrived_ns = time.monotonic_ns()
             if size_bytes != values.nbytes:
                 raise PeerError(f"answered {size_bytes} bytes for {values.nbytes}")
-        self._note_row(peer, False, size_bytes, arrived_ns)
+        self._note_row(peer, head, False, size_bytes, arrived_ns)
         receiver.answered(head, frame)
 
-    def _note_row(self, peer: _Peer, is_push: bool, size_bytes: int, arrived_ns: int) -> None:
+    def timings(self) -> Drained:
+        """Rows of the earliest iteration that has any. Called on the client's thread.
+
+        Others may be an iteration ahead, where its plan came early. So messages of two iterations arrive here at the same time.
+        """
+        while self._timed:
+            iteration, row = self._timed.popleft()
+            self._untold[iteration].append(row)
+        if not self._untold:
+            return Drained([])
+        iteration = min(self._untold)
+        rows = self._untold.pop(iteration)
+        if later := rows[wire.ROWS_MOST :]:
+            self._untold[iteration] = later
+        return Drained(rows[: wire.ROWS_MOST], iteration=iteration)
+
+    def _note_row(self, peer: _Peer, head: SliceHeader, is_push: bool, size_bytes: int, arrived_ns: int) -> None:
         """Note what a message took since its forecast, if one came."""
         if forecast_ns := peer.forecast_ns.pop(is_push, 0):
             number = wire.peer_number(peer.rank, is_worker=is_push)
-            self.rows.append((number, size_bytes, forecast_ns, arrived_ns))
+            self._timed.append((head.iteration, wire.SampleRow(number, size_bytes, forecast_ns, arrived_ns)))
 
 
 def _named(peer: _Peer, error: PeerError) -> PeerError:

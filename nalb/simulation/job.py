@@ -147,7 +147,7 @@ def by_planner(
         capacities = capacities if amid is None else amid[1]
         if decision.is_measured:
             work = None if quotas is None else work_of(result, quotas)
-            planner.judge(FinishedIteration(result.samples, result.time_s, work=work))
+            planner.judge(FinishedIteration(result.samples, result.time_s, work=work), planned)
         else:
             planner.note_unmeasured(result.time_s)
         done.append(result)

@@ -38,12 +38,22 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", bound=wire.Message)
 C = TypeVar("C", bound=wire.Message)
-Drain = Callable[[], tuple[list[wire.SampleRow], int]]  # at most ROWS_MOST new samples; number of dropped ones
 SIGNS = 6  # signs of life on the second connection within the allowed silence; fewer where heartbeats are rare
 TTL_MOST_MS = 6_553_500  # ZeroMQ sends this time as tenths of seconds in 16 bits
 # A report waits up to this many heartbeats beyond its time for the coordinator's Alive, and then answers it: waking the thread
 # costs as much as a report.
 UNASKED = 0.5
+
+
+class Drained(NamedTuple):
+    """New samples of one iteration, at most ROWS_MOST."""
+
+    rows: list[wire.SampleRow]
+    drops: int = 0  # samples that were lost so far
+    iteration: int = -1  # -1: not known
+
+
+Drain = Callable[[], Drained]
 
 
 class Noted(TypedDict, total=False):
@@ -290,12 +300,13 @@ class Client:
         return socket
 
     def _report(self, now_s: float) -> wire.Report:
-        rows, drops = self._drain() if self._welcome else ([], 0)
+        rows, drops, iteration = self._drain() if self._welcome else Drained([])
         used_s, cores = time.process_time(), self._cores.now()
         now, ways = self._noted, self._noted["ways"]
         return wire.Report(
             now_s, now["exchanging"], rows, drops, now["calls"], now["computed"], *ways[:3], used_s, cores,
             ready=now["ready"], summed=now["summed"], resent=ways.resent, by_gloo=now["by_gloo"],
+            iteration=iteration,
         )  # fmt: skip
 
     def _handle(self, message: wire.Message) -> None:

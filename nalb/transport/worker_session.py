@@ -15,7 +15,7 @@ from nalb.protocol import wire
 from nalb.services.exchange import messages as m
 from nalb.services.exchange.worker_protocol import WorkerProtocol
 from nalb.settings import Settings
-from nalb.transport.client import Client, Noted
+from nalb.transport.client import Client, Drained, Noted
 from nalb.transport.reachability import Reachability
 
 if TYPE_CHECKING:
@@ -32,8 +32,8 @@ class DataPlane(Protocol):
     def first_sent_s(self) -> float | None:
         """When the iteration's first gradient was sent, on the monotonic clock; None: none was yet."""
 
-    def timings(self) -> tuple[list[wire.SampleRow], int]:
-        """The oldest rows not given yet, at most ROWS_MOST, of messages that came in; the number of rows lost so far.
+    def timings(self) -> Drained:
+        """The oldest rows not given yet of messages that came in; the number of rows lost so far.
 
         Called on the client's thread; it must not block.
         """

@@ -124,7 +124,7 @@ def events_of(case: Case) -> tuple[list[AnyEvent], list[SimulatedExchange]]:
         work: Work | None = None if quotas is None else work_of(result, quotas)
         samples = result.samples if decision.is_measured else result.samples[:0]
         if decision.is_measured:
-            planner.judge(FinishedIteration(samples, result.time_s, work=work))
+            planner.judge(FinishedIteration(samples, result.time_s, work=work), planned)
         else:
             planner.note_unmeasured(result.time_s)
         begun_s, start_s = now_s, now_s + float(case.computing_s.max())

@@ -8,8 +8,8 @@ from nalb.measurement.rules import RULES
 FEW_FREE, MANY_FREE, LATE = RULES.few_free, RULES.many_free, RULES.late_plan
 
 
-def outcome(took_s=1.0, explained_s=1.0, refuted=False, equal=False, ours=True, bounded=True):
-    return Outcome(took_s, explained_s, refuted, equal, ours, bounded)
+def outcome(took_s=1.0, explained_s=1.0, refuted=False, equal=False, ours=True, bounded=True, window=True):
+    return Outcome(took_s, explained_s, refuted, equal, ours, bounded, window)
 
 
 def settled():
@@ -36,9 +36,9 @@ def test_what_is_late_without_a_window_asks_for_no_other_one():
     trust = settled()
     trust.judge(outcome(refuted=True))
     assert windows(trust, 1) == [False]
-    trust.judge(outcome(2 * LATE))
+    trust.judge(outcome(2 * LATE, window=trust.has_window))
     assert windows(trust, 1) == [True]
-    trust.judge(outcome(2 * LATE))
+    trust.judge(outcome(2 * LATE, window=trust.has_window))
     assert windows(trust, 1) == [False]
 
 

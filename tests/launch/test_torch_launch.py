@@ -113,6 +113,26 @@ def test_ddp_on_an_emulated_network(launch: Launch, tmp_path: Path) -> None:
 @pytest.mark.root
 @pytest.mark.torch
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_where_machines_are_far_apart_plans_come_before_they_are_waited_for(launch: Launch, tmp_path: Path) -> None:
+    network = tmp_path / "network.toml"
+    network.write_text(NETWORK.replace("[defaults]", "[defaults]\ndelay_ms = 25"))
+    job = launch("--network", str(network), "--scheme", "exact", "--", *STEPS, "40", **cache_of_torch(tmp_path))
+    code, _ = job.end(START_LIMIT_S)
+    assert code == 0, job.output
+    assert len({line.partition("parameters ")[2] for line in job.lines if "parameters" in line}) == 1
+    iterations = [one for one in read_events(job.run_dir) if isinstance(one, IterationEvent)]
+    waited_s = [max(one.plan_wait_s.values()) for one in iterations]
+    way_s = 0.05  # from one machine to another; a plan that is made after the iteration before it takes a round trip
+    assert min(waited_s[1:5]) > way_s  # the first plan came with the registration
+    assert sum(one < way_s for one in waited_s[5:]) >= 8, waited_s  # each surprise is followed by one that waits
+    assert all(one.samples for one in iterations), "iterations by early plans are measured too"
+    job.assert_nothing_left()
+
+
+@needs_torch
+@pytest.mark.root
+@pytest.mark.torch
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 def test_a_script_is_compared_under_gloo_and_nalb(tmp_path: Path) -> None:
     """In a comparison the coordinator of a job under gloo has scheme stock."""
     network, out = tmp_path / "network.toml", tmp_path / "run"

@@ -76,8 +76,8 @@ def test_without_a_rule_of_the_estimator_a_case_comes_out_otherwise(rule):
     assert told(iterations, **{rule: value}) != told(iterations)
 
 
-def outcome(took_s: float, equal: bool = False, refuted: bool = False) -> Outcome:
-    return Outcome(took_s, 1.0, refuted, equal, not equal, True)
+def outcome(took_s: float, window: bool, equal: bool = False, refuted: bool = False) -> Outcome:
+    return Outcome(took_s, 1.0, refuted, equal, not equal, True, window)
 
 
 @pytest.mark.parametrize(
@@ -95,11 +95,11 @@ def outcome(took_s: float, equal: bool = False, refuted: bool = False) -> Outcom
 def test_without_a_rule_of_trust_other_iterations_have_windows_or_equal_shares(rule, value):
     def said(trust: Trust) -> list[tuple[bool, bool]]:
         found: list[tuple[bool, bool]] = []
-        trust.judge(outcome(1.0, equal=True))
+        trust.judge(outcome(1.0, window=False, equal=True))
         for number in range(200):
             equal = trust.needs_equal_shares
             found.append((equal, trust.allow_window()))
-            trust.judge(outcome(1.0 if equal else 1.0 if number < 60 else 2.0, equal))
+            trust.judge(outcome(1.0 if equal else 1.0 if number < 60 else 2.0, trust.has_window, equal))
         return found
 
     assert said(Trust(replace(RULES, **{rule: value}))) != said(Trust())

@@ -70,6 +70,20 @@ def test_slices_and_answers_by_codecs():
             ]
 
 
+def test_samples_are_told_by_iteration_the_earliest_first():
+    """Messages of the next iteration arrive among those of the one under way."""
+    with two() as (a, b):
+        for iteration in (4, 3, 4, 3):
+            pushes = Receiver()
+            a.push(1, SliceHeader(iteration, 7, "float32", 0), VALUES.data, True)
+            while not pushes.slices:
+                read(b, pushes)
+        for iteration in (3, 4, -1):
+            rows, drops, named = b.timings()
+            assert (len(rows), drops, named) == (2 if iteration > 0 else 0, 0, iteration)
+            assert all(row.size_bytes == VALUES.nbytes and 0 < row.start_ns < row.end_ns for row in rows)
+
+
 @pytest.mark.parametrize(
     ("header", "payload", "text"),
     [

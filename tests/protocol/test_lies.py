@@ -35,11 +35,11 @@ class Misled(Planner):
 
     scale, has_friends = 1.0, False
 
-    def judge(self, finished):
+    def judge(self, finished, planned):
         told, ends = finished.samples.copy(), ("source", "target") if self.has_friends else ("target",)
         false = np.any([told[end] == 3 for end in ends], axis=0)
         told["end_s"][false] = (told["start_s"] + self.scale * (told["end_s"] - told["start_s"]))[false]
-        return super().judge(replace(finished, samples=told))
+        return super().judge(replace(finished, samples=told), planned)
 
 
 class Waiting(Planner):
@@ -48,12 +48,12 @@ class Waiting(Planner):
     late = 0.0
     kinds = ()  # of the plans so far
 
-    def judge(self, finished):
+    def judge(self, finished, planned):
         assert finished.exposed_s == 0
-        self.kinds += (self.present.decision.kind,)
+        self.kinds += (planned.decision.kind,)
         waited_s = self.late * finished.took_s if len(self.kinds) > 2 else 0.0
         late = replace(finished, took_s=finished.took_s + waited_s, exposed_s=finished.took_s)
-        return super().judge(late)
+        return super().judge(late, planned)
 
 
 def planner_of(kind):

@@ -11,7 +11,7 @@ from nalb.failures import Cause, Failure, Phase
 from nalb.protocol import wire
 from nalb.services import composition
 from nalb.services.exchange import messages as m
-from nalb.transport.client import Client
+from nalb.transport.client import Client, Drained
 from tests.failures import AS_LAUNCHED, told_in, when, who
 
 pytestmark = pytest.mark.jobs
@@ -22,7 +22,7 @@ def test_the_thread_may_end_before_its_last_wake_up(monkeypatch: pytest.MonkeyPa
     with zmq.Context() as context, context.socket(zmq.ROUTER) as coordinator:
         port = coordinator.bind_to_random_port("tcp://127.0.0.1")
         hello = wire.Hello(version=wire.VERSION, role="worker", node="n0", rank=0, pid=1)
-        client = Client(f"tcp://127.0.0.1:{port}", hello, lambda: ([], 0), silence_s=60.0, startup_s=60.0)
+        client = Client(f"tcp://127.0.0.1:{port}", hello, lambda: Drained([]), silence_s=60.0, startup_s=60.0)
         wake = client._wake
 
         def wake_late() -> None:
@@ -51,7 +51,7 @@ def test_what_is_noted_is_told_in_order_with_what_is_sent() -> None:
     with zmq.Context() as context, context.socket(zmq.ROUTER) as coordinator:
         port = coordinator.bind_to_random_port("tcp://127.0.0.1")
         hello = wire.Hello(version=wire.VERSION, role="worker", node="n0", rank=0, pid=1)
-        client = Client(f"tcp://127.0.0.1:{port}", hello, lambda: ([], 0), silence_s=60.0, startup_s=60.0)
+        client = Client(f"tcp://127.0.0.1:{port}", hello, lambda: Drained([]), silence_s=60.0, startup_s=60.0)
         client.note(exchanging=4, calls=7)
         client.send(m.Collected(4))
         client.note(exchanging=-1)
@@ -71,14 +71,14 @@ from nalb.failures import Cause, Failure
 from nalb.protocol import wire
 from nalb.services import composition
 from nalb.services.exchange import messages as m
-from nalb.transport.client import Client
+from nalb.transport.client import Client, Drained
 from nalb.transport.conversations import Conversations
 context = zmq.Context()
 router = context.socket(zmq.ROUTER)
 router.setsockopt(zmq.ROUTER_HANDOVER, 1)
 talks = Conversations(router)
 port = router.bind_to_random_port("tcp://127.0.0.1")
-client = Client(f"tcp://127.0.0.1:{port}", wire.Hello(wire.VERSION, "worker", "n1", 0, 1), lambda: ([], 0), 60.0, 60.0)
+client = Client(f"tcp://127.0.0.1:{port}", wire.Hello(wire.VERSION, "worker", "n1", 0, 1), lambda: Drained([]), 60.0, 60.0)
 first, *said = router.recv_multipart()
 assert isinstance(composition.decode_at_coordinator(talks.opened(first, said), "n1"), wire.Hello)
 def tell(message):
@@ -186,7 +186,7 @@ def test_a_coordinator_that_never_comes_is_told_however_many_reports_wait():
     script = (
         "from nalb.protocol import wire\nfrom nalb.transport.client import Client\n"
         "hello = wire.Hello(wire.VERSION, 'worker', 'n1', 0, 1)\n"
-        "client = Client('tcp://127.0.0.1:9', hello, lambda: ([], 0), 60.0, 4.0)\n"
+        "client = Client('tcp://127.0.0.1:9', hello, lambda: Drained([]), 60.0, 4.0)\n"
         "client._heartbeat_s = 0.0001  # more than libzmq's thousand\n"
         "client.wait_for(wire.Welcome)"
     )

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from statistics import mean
+from statistics import mean, median_low
 
 from nalb.events import AnyEvent, IterationEvent
 from nalb.measurement.samples import Floats, Samples
@@ -13,7 +13,7 @@ from nalb.protocol.observers import Measured, Observers
 from nalb.services.exchange.decision import Decision
 from nalb.services.exchange.knowledge import FinishedIteration
 from nalb.services.exchange.plan_events import explain_iteration, shared_uplink_event
-from nalb.services.exchange.planner import Planner
+from nalb.services.exchange.planner import Planned, Planner
 from nalb.services.exchange.progress import JobProgress
 from nalb.services.exchange.sample_collector import SampleCollector
 from nalb.services.exchange.slicing import Slicing
@@ -31,9 +31,9 @@ class IterationBooks:
     slicing: Slicing
     events: list[AnyEvent | Measured]
 
-    def close(self, iteration: int, decision: Decision, most_bytes: Callable[[int], Floats], now_s: float) -> None:
+    def close(self, iteration: int, planned: Planned, most_bytes: Callable[[int], Floats], now_s: float) -> None:
         """Every worker is done with the iteration, and servers have reported. most_bytes: see `collect`."""
-        samples = self.collector.samples(most_bytes, now_s)
+        decision, samples = planned.decision, self.collector.samples(most_bytes, now_s)
         done = {one.node: one.done for one in self.progress.workers if one.done}
         took_s = max(one.communication_s for one in done.values())
         iteration_s = mean(one.iteration_s for one in done.values())  # the maximum counts waiting twice
@@ -42,7 +42,7 @@ class IterationBooks:
         shared_uplinks: list[SharedUplink] = []
         ended_s = now_s
         if decision.is_measured:
-            shared_uplinks = self._judge(iteration, samples, took_s, iteration_s)
+            shared_uplinks = self._judge(iteration, planned, samples, took_s, iteration_s)
         else:
             ended_s = min(now_s, max(finished_s.values()))  # workers may have told of it later
             self.planner.note_unmeasured(iteration_s)
@@ -80,11 +80,15 @@ class IterationBooks:
         model_bytes, servers = self.planner.layout.model_bytes, len(nodes.rank_of_node)
         self.slicing.granularity.observe_exchange(load_bytes, took_s, model_bytes, len(nodes.nodes), servers)
 
-    def _judge(self, iteration: int, samples: Samples, took_s: float, iteration_s: float) -> list[SharedUplink]:
+    def _judge(
+        self, iteration: int, planned: Planned, samples: Samples, took_s: float, iteration_s: float
+    ) -> list[SharedUplink]:
         """Learn from the iteration's timed messages; returns the uplinks that they show to be shared."""
         collector, work = self.collector, self.progress.work(self.planner.nodes.names)
         exposed_s, spread_s = collector.exposed_s(), collector.compute_spread_s()
-        found = self.planner.judge(FinishedIteration(samples, took_s, exposed_s, spread_s, work, iteration_s))
+        wait_s = median_low(one.done.plan_wait_s for one in self.progress.workers if one.done)
+        finished = FinishedIteration(samples, took_s, exposed_s, spread_s, work, iteration_s, wait_s)
+        found = self.planner.judge(finished, planned)
         if self.observers.is_recorded(iteration):
             first_s = float(samples["start_s"].min()) if len(samples) else 0.0
             self.events.append(Measured(first_s, iteration, samples))

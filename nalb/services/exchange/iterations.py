@@ -3,7 +3,8 @@
     REGISTER  until every worker has registered its tensors          -> Setup
     READY     between iterations; a held job waits here for RunBlock
     PREPARE   until the new slots that the plan needs exist
-    RUN       plan sent, and the next one too where nothing can change it; until every worker is Done with all its iterations
+    RUN       plan sent, and the next one too where nothing can change it or waiting for it would cost more; until every worker is
+              Done with all its iterations
     COLLECT   until servers have reported all that they timed
 
 A registration may come again at any time outside RUN's traffic; it begins a new layout version.
@@ -82,7 +83,8 @@ class Iterations:
         one = self._progress.of(process)
         one.note(report, self.number)
         self._moved_s = now_s if report.samples or report.queued_bytes else self._moved_s
-        self._collector.collect(one, report, self._released_s if self.phase in ("RUN", "COLLECT") else None, now_s)
+        has_plan = self.phase in ("RUN", "COLLECT") and report.iteration <= self._granted
+        self._collector.collect(one, report, self._released_s if has_plan else None, self.number, now_s)
 
     def register(self, process: Process, message: m.Register, now_s: float) -> Failure | None:
         """A worker says what it pushes from now on."""
@@ -296,7 +298,10 @@ class Iterations:
         return -1 if last is None else last.message.until
 
     def _send_ahead(self) -> None:
-        """Send the next plan as well, if nothing in this plan's iterations can change it: then nobody waits for it."""
+        """Send the next plan as well, so that nobody waits for it.
+
+        If nothing in this plan's iterations can change it, or if waiting costs more than what they may change.
+        """
         block, number = self._observers.block, self._granted + 1
         left = self._observers.left - (number - self.number)
         if (
@@ -308,9 +313,12 @@ class Iterations:
         ):
             return
         options = self._options(block)
-        if self._planner.is_settled(options):
-            self._ahead = self._planner.plan(number, self._layout_version, options, left)
-            assert not self._ahead.new_slots, "the same shares of the same layout need no other slots"
+        is_early = self._settings.has_agents and self._planner.should_plan_early(options)
+        if is_early or self._planner.is_settled(options):
+            self._ahead = self._planner.plan(number, self._layout_version, options, left, is_early)
+            assert not self._ahead.new_slots, (
+                "agents have no slots, and the same shares of the same layout need no others"
+            )
             self._note_passing(self._ahead)
             self._send_plan(self._ahead)
 
@@ -370,7 +378,7 @@ class Iterations:
         node_of_rank = {server.rank: server.hello.node for server in self._members.servers}
         if self._settings.verify_sums and (why := check_sums(layout, self._plan.message, self._progress, node_of_rank)):
             return why
-        self._books.close(self.number, self._plan.decision, self._passing.most, now_s)
+        self._books.close(self.number, self._plan, self._passing.most, now_s)
         self.phase = "READY"
         return None
 

@@ -8,7 +8,8 @@ The order of one iteration k (C coordinator, W worker, S server):
     S -> C  Collected(k-1)     the server has reported its samples of k-1; an agent has with its Done
     C -> W  PrepareSlots(k)    only where plan k needs slots that the worker's own node's server does not have yet
     W -> C  SlotsReady(k)      from every worker that was asked
-    C -> W  Plan(k)            no worker communicates iteration k before this; sent as soon as k-1 begins if k-1 cannot change it
+    C -> W  Plan(k)            no worker communicates iteration k before this; sent as soon as k-1 begins if k-1 cannot change it,
+                               or if the wait for it would cost more
 
 A plan that leaves routing to MXNet may hold for several iterations, k to k+n. A worker does not ask in between. It tells of them
 with its next sign of life, so Done(k), ..., Done(k+n) come together. The next plan goes out when k begins.

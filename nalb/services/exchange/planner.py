@@ -1,10 +1,11 @@
 """Makes a job's plans, one after the other, from knowledge, trust, decision and slots. Pure."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from nalb.batching.joint_control import LinkKnowledge
+from nalb.feedback.early_plans import EarlyPlans
 from nalb.feedback.routing import Routing
 from nalb.feedback.trust import Outcome, Trust
 from nalb.feedback.window import choose_windows
@@ -31,6 +32,8 @@ class Planned:
     message: m.Plan  # without windows
     new_slots: list[m.NewSlots]
     windows: Sequence[int] = ()  # the bytes that each node's worker may have under way; empty: no limit
+    may_have_window: bool = True  # see Trust.has_window
+    is_early: bool = False  # made before the iteration before it ended
 
 
 class Planner:
@@ -51,7 +54,7 @@ class Planner:
         self.present: Planned | None = None  # the last plan since tensors were cut
         self._last: dict[str, Distribution] = {}  # each scheme's last plan, by its name
         self._slots, self._own, self._rules = slots, own, rules
-        self._trust = Trust(rules)
+        self._trust, self._early = Trust(rules), EarlyPlans(rules)
         self._layout: Layout | None = None
 
     @property
@@ -93,6 +96,7 @@ class Planner:
         self._slots.reserve(layout)
         if self._layout is not None and layout.tensors != self._layout.tensors:
             self._trust.begin()
+            self._early.begin()
             self.knowledge.forget_tensors()
             if self._own is not None:
                 self._own.routing.begin()
@@ -124,8 +128,31 @@ class Planner:
             return is_left and self._own is not None and self._own.routing.is_settled
         return (scheme.routes_itself or scheme.is_equal) and not (scheme.measures or options.forecasts)
 
-    def plan(self, iteration: int, layout_version: int, options: PlanOptions, most: int = 1) -> Planned:
-        """Make the plan of an iteration, or of up to `most` iterations from it on. Raises InputError."""
+    def should_plan_early(self, options: PlanOptions) -> bool:
+        """Whether `plan` should be called before the present iteration has ended, though that may change the next plan.
+
+        Needs a data plane whose samples say which iteration they are of.
+        """
+        scheme, present = options.scheme, self.present
+        return (
+            present is not None
+            and present.decision.kind is DecisionKind.PLANNED
+            and present.decision.scheme == scheme
+            and scheme.follows_estimates
+            and not scheme.sizes_batches  # its plan also decides the batches of the iteration that it is made for
+            and options.measures
+            and self.precisions.wanted is self.chosen
+            and not self._trust.needs_equal_shares
+            and self._early.pay
+        )
+
+    def plan(
+        self, iteration: int, layout_version: int, options: PlanOptions, most: int = 1, is_early: bool = False
+    ) -> Planned:
+        """Make the plan of an iteration, or of up to `most` iterations from it on. Raises InputError.
+
+        is_early: the iteration before has not ended.
+        """
         if self.precisions.wanted is not self.chosen:
             self._push_in_wanted()
         own, known = self._own if options.scheme.may_leave_routing else None, self.knowledge.now
@@ -136,7 +163,8 @@ class Planner:
         decision = decide(now, known, options)
         if decision.plan is not None:
             self._last[decision.scheme.name] = decision.plan
-        self.present = self._planned(decision, known, iteration, layout_version, options.inflight_bytes)
+        planned = self._planned(decision, known, iteration, layout_version, options.inflight_bytes)
+        self.present = replace(planned, is_early=is_early)
         return self.present
 
     def _planned(
@@ -155,7 +183,7 @@ class Planner:
         measure = decision.is_measured
         pushes = self._pushes_by_rank()
         message = m.Plan(iteration, until, layout_version, name, measure, [], ranks, slots, leaders, pushes)
-        return Planned(decision, message, new_slots, windows)
+        return Planned(decision, message, new_slots, windows, self._trust.has_window)
 
     def _pushes_by_rank(self) -> list[str]:
         """The precision in which each rank pushes; none where all push in that of the answers."""
@@ -171,19 +199,20 @@ class Planner:
         may_have = partial(self._trust.allow_window, self.nodes.sites is not None)
         return choose_windows(known.pace(plan.predicted_s, self.layout), may_have)
 
-    def judge(self, finished: FinishedIteration) -> list[SharedUplink]:
-        """Learn from a timed iteration of the present plan; returns the uplinks that it shows to be shared."""
-        decision = None if self.present is None else self.present.decision
-        plan = None if decision is None else decision.plan
-        is_free = self.present is not None and not self.present.windows
-        shows_servers = is_free or (decision is not None and decision.scheme.learns_from_times)
+    def judge(self, finished: FinishedIteration, planned: Planned) -> list[SharedUplink]:
+        """Learn from a timed iteration of this plan; returns the uplinks that it shows to be shared."""
+        decision, plan = planned.decision, planned.decision.plan
+        shows_servers = not planned.windows or decision.scheme.learns_from_times
         learned = self.knowledge.learn(finished, plan, shows_servers)
-        if decision is None or plan is None or not len(finished.samples):
+        if plan is None or not len(finished.samples):
             return learned.shared_uplinks
         known, model_bytes = self.knowledge.now, self.layout.model_bytes
         explained_s = known.exchange_s(plan.held_shares, model_bytes)
-        outcome = outcome_of(decision, finished, explained_s, learned.is_refuted, self.nodes.are_all_workers)
+        outcome = outcome_of(planned, finished, explained_s, learned.is_refuted, self.nodes.are_all_workers)
         self._trust.judge(outcome)
+        if decision.scheme.follows_estimates and decision.kind is DecisionKind.PLANNED:
+            wait_s = None if planned.is_early else finished.plan_wait_s
+            self._early.judge(finished.took_s, wait_s, learned.is_refuted)
         if self._own is not None and decision.scheme.may_leave_routing:  # else another scheme's plans are compared
             is_explained = not (outcome.is_late(self._rules) or learned.is_refuted)
             own_links_s, iteration_s = self._own.links_s(known), finished.iteration_s or finished.took_s
@@ -211,14 +240,15 @@ class Planner:
 
 
 def outcome_of(
-    decision: Decision, finished: FinishedIteration, explained_s: float | None, is_refuted: bool, is_bounded: bool
+    planned: Planned, finished: FinishedIteration, explained_s: float | None, is_refuted: bool, is_bounded: bool
 ) -> Outcome:
-    """The outcome of an iteration of this decision. explained_s: the time by lower bounds of rates; None: not all is measured."""
-    exchange_s = finished.exchange_s
+    """The outcome of an iteration of this plan. explained_s: the time by lower bounds of rates; None: not all is measured."""
+    exchange_s, decision = finished.exchange_s, planned.decision
     if explained_s is not None:
         exchange_s = min(max(explained_s, exchange_s), finished.took_s)
     follows = decision.scheme.follows_estimates
-    return Outcome(exchange_s, explained_s, is_refuted, decision.has_equal_shares, follows, is_bounded)
+    equal, may_have_window = decision.has_equal_shares, planned.may_have_window
+    return Outcome(exchange_s, explained_s, is_refuted, equal, follows, is_bounded, may_have_window)
 
 
 def new_planner(

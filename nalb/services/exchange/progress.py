@@ -37,6 +37,7 @@ class ProcessProgress:
     finished: int = -1  # the last iteration that it reported done, early or not
     left_after: int | None = None  # the last finished one when it said Goodbye
     reports: list[Reported] = field(default_factory=list)  # of the iteration under way
+    early_reports: list[Reported] = field(default_factory=list)  # of the next one, whose plan was sent ahead
     reported: int = -1  # the iteration in which its last report came
     covers: int = 0  # iterations, the present one included, that its samples may be of
     cpu_s: float = 0.0  # its CPU time so far
@@ -58,7 +59,8 @@ class ProcessProgress:
         self.done, self.sums = self.early.popleft() if self.early else None, None
         self.cpu_before_s = self.cpu_s
         self.queued_bytes, self.resent_before = 0, self.resent
-        self.reports, self.covers = [], 0
+        self.reports, self.early_reports = self.early_reports, []
+        self.covers = int(bool(self.reports))
 
     @property
     def node(self) -> str:

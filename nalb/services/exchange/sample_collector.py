@@ -36,12 +36,18 @@ class SampleCollector:
         numbered = ((number, one) for one in self._progress for number in one.process.peer_numbers)
         self._node_of_peer = {number: index[one.node] for number, one in numbered}
 
-    def collect(self, one: ProcessProgress, report: wire.Report, released_s: float | None, now_s: float) -> None:
-        """Take in a report. Its samples are of the iteration whose plan went out at released_s; None: no plan is out."""
+    def collect(
+        self, one: ProcessProgress, report: wire.Report, released_s: float | None, iteration: int, now_s: float
+    ) -> None:
+        """Take in a report in this iteration, whose plan went out at released_s; None: its samples are of no iteration by plan.
+
+        Samples are of the iteration that their report names, this one or the next, or else of this one.
+        """
         self.align(one.process, report.sent_s, now_s)
-        if report.samples and released_s is not None:
+        if report.samples and released_s is not None and (report.iteration < 0 or report.iteration >= iteration):
             shift_s, early_s = self._clock.offset_s[one.process.name], released_s - STALE_S
-            one.reports.append(Reported(report.samples, shift_s, early_s, now_s + CLOCK_S))
+            reports = one.early_reports if report.iteration > iteration else one.reports
+            reports.append(Reported(report.samples, shift_s, early_s, now_s + CLOCK_S))
 
     def align(self, process: Process, moment_s: float, now_s: float) -> None:
         """A message that came in at now_s tells a moment before it on the process's clock. Each Done and Report tells one."""

@@ -117,7 +117,7 @@ class Exchange(Service):
 
     def _report(self, process: Process, report: Report, now_s: float) -> Failure | None:
         if self._iterations is None:
-            self._collector.collect(self.progress.of(process), report, None, now_s)
+            self._collector.collect(self.progress.of(process), report, None, -1, now_s)
             return None
         self._iterations.report(process, report, now_s)
         return self.progress.left_behind(process) or self._calls.reported(process)

@@ -23,9 +23,10 @@ SLOW_BYTES_PER_S = np.array([20e6, 20e6, 3e6])
 class Agents:
     """The ranks, whose exchanges are simulated, and the coordinator."""
 
-    def __init__(self, precision="auto", nodes=NAMES):
-        """nodes: by rank."""
-        environ = {"NALB_PRECISION": precision, "NALB_SCHEME": "exact", "NALB_ALPHA_BYTES": "16000"}
+    def __init__(self, precision="auto", nodes=NAMES, scheme="exact", plan_wait_s=0.0):
+        """nodes: by rank. plan_wait_s: what ranks wait for a plan that is not there when an iteration begins."""
+        environ = {"NALB_PRECISION": precision, "NALB_SCHEME": scheme, "NALB_ALPHA_BYTES": "16000"}
+        self.iteration, self.plan_wait_s = 0, plan_wait_s
         settings = for_agents(environ, node="n0", endpoint="tcp://127.0.0.1:1", size=3, role="scheduler")
         self.state, self.now_s = new_coordinator(settings, 0.0, new_routing=None, plane=AGENTS), 0.0
         self.sent = []  # to rank 0
@@ -43,34 +44,60 @@ class Agents:
     def last(self, kind):
         return [one for one in self.sent if isinstance(one, kind)][-1]
 
-    def iterate(self, rates):
-        """One iteration on links of these rates."""
-        plan, setup = self.last(m.Plan), self.last(m.Setup)
+    def is_next_plan_there(self):
+        """Whether ranks have the plan of the next iteration but one."""
+        return self.last(m.Plan).iteration > self.iteration
+
+    def exchange(self, rates, begun_s):
+        """The next iteration on links of these rates, from the first push on: its plan, rows by rank, and the moment of its end."""
+        plan = next(one for one in self.sent if isinstance(one, m.Plan) and one.iteration == self.iteration)
+        setup = self.last(m.Setup)
         assert plan.layout_version == setup.layout_version
         tensors = [Tensor(one.name, one.elements, wire_dtype(one.dtype, setup.precision), one.group) for one in SPECS]
         layout = build_layout(
-            tensors, num_nodes=3, num_servers=3, alpha_bytes=setup.alpha_bytes, num_probe=setup.num_probe
+            tensors,
+            num_nodes=3,
+            num_servers=3,
+            alpha_bytes=setup.alpha_bytes,
+            fixed_slice_bytes=setup.fixed_slice_bytes,
+            num_probe=setup.num_probe,
         )
         assert layout.digest() == setup.digest
         pushes = tuple(plan.pushes or [setup.precision] * 3)
         nodes = Precisions(setup.precision, pushes).on([Node(name) for name in NAMES], tensors)
         servers = np.array(plan.server_of_slice)
         done = exchange(nodes, Capacities(rates, rates, {}), layout.sizes_bytes, servers, plan.inflight_bytes or 0)
-        begun_s = self.now_s + 0.01
-        self.now_s = begun_s + done.time_s
-        self.state.tick(begun_s)  # while the exchange goes on
+        self.iteration += 1
         rows = {rank: [] for rank in range(3)}
         for one in done.samples:
             start_ns, end_ns = (int(1e9 * (begun_s + one[at])) for at in ("start_s", "end_s"))
             number = wire.peer_number(int(one["source"]), bool(one["is_push"]))
             rows[int(one["target"])].append(wire.SampleRow(number, int(one["size_bytes"]), start_ns + 1, end_ns + 2))
-        for rank in range(3):
-            self.say(rank, wire.Report(self.now_s, plan.iteration, rows[rank], 0, computed=plan.iteration))
-        for rank in range(3):
-            took_s = self.now_s - begun_s
-            self.say(rank, m.Done(plan.iteration, took_s, took_s + 0.02, 0.0, begun_s, self.now_s, begun_s))
+        return plan, rows, begun_s + done.time_s
+
+    def report(self, rank, plan, rows):
+        """A rank tells its samples of an iteration."""
+        iteration = plan.iteration
+        self.say(rank, wire.Report(self.now_s, iteration, rows[rank], 0, computed=iteration, iteration=iteration))
+
+    def done(self, rank, plan, begun_s, wait_s):
+        """A rank has its sums, now."""
+        took_s = self.now_s - begun_s
+        self.say(rank, m.Done(plan.iteration, took_s, took_s + wait_s, wait_s, begun_s, self.now_s, begun_s))
         assert not any(isinstance(one, m.Collect) for one in self.sent), "an agent has reported all when it is done"
-        return setup.precision, pushes
+
+    def iterate(self, rates):
+        """One iteration on links of these rates, after which all ranks report at the same time."""
+        begun_s, wait_s = self.now_s + 0.01, self.plan_wait_s
+        plan, rows, ended_s = self.exchange(rates, begun_s)
+        self.state.tick(begun_s)  # while the exchange goes on
+        self.now_s = ended_s
+        for rank in range(3):
+            self.report(rank, plan, rows)
+        for rank in range(3):
+            self.done(rank, plan, begun_s, wait_s)
+        precision = self.last(m.Setup).precision
+        return precision, tuple(plan.pushes or [precision] * 3)
 
     def events(self, kind):
         return [one for one in self.state.events if isinstance(one, kind)]
@@ -115,3 +142,74 @@ def test_a_rank_that_was_told_another_precision_is_named():
     agents.say(1, m.Register(SPECS, 1, "int8"))
     failure = agents.events(AbortEvent)[-1].failure
     assert (failure.cause, failure.node) == (Cause.UNEQUAL, "n1")
+
+
+STEADY = np.array([20e6, 12e6, 6e6])
+WAIT_S = 0.5  # where an exchange takes 1.1 s at these rates, so three such waits make up for one
+
+
+def iterate_until_plans_are_early(agents, rates=STEADY):
+    """Returns the number of iterations that it took."""
+    while not agents.is_next_plan_there():
+        agents.iterate(rates)
+        assert agents.iteration < 50
+    return agents.iteration
+
+
+def test_plans_are_early_once_waiting_for_them_has_cost_an_iteration_and_never_where_nobody_waits():
+    assert iterate_until_plans_are_early(Agents("float32", plan_wait_s=WAIT_S)) < 10
+    assert iterate_until_plans_are_early(Agents("float32", plan_wait_s=WAIT_S / 10)) > 20
+    hidden = Agents("float32", plan_wait_s=0.0)
+    for _ in range(40):
+        hidden.iterate(STEADY)
+        assert not hidden.is_next_plan_there()
+
+
+def test_each_iteration_has_its_own_samples_though_some_ranks_have_begun_the_next_one():
+    """Rank 0 is a part of an iteration ahead when the others report."""
+    agents = Agents("float32", plan_wait_s=WAIT_S)
+    iterate_until_plans_are_early(agents)
+    begun_s, before = agents.now_s + 0.01, len(agents.events(IterationEvent))
+    plan, untold, ended_s = agents.exchange(STEADY, begun_s)
+    sent = [sum(map(len, untold.values()))]
+    for _ in range(12):
+        agents.now_s = ended_s
+        agents.report(0, plan, untold)
+        agents.done(0, plan, begun_s, 0.0)
+        next_s = agents.now_s + 0.001
+        next_plan, rows, ended_s = agents.exchange(STEADY, next_s)
+        sent.append(sum(map(len, rows.values())))
+        agents.now_s = next_s + 0.2 * (ended_s - next_s)
+        now_ns = 1e9 * agents.now_s
+        early = {rank: [row for row in some if row.end_ns < now_ns] for rank, some in rows.items()}
+        assert all(early.values())
+        for rank in range(3):
+            agents.report(rank, next_plan, early)
+        for rank in (1, 2):
+            agents.report(rank, plan, untold)
+            agents.done(rank, plan, begun_s, 0.0)
+        assert agents.last(m.Plan).iteration == agents.iteration, "while the iteration before it is under way"
+        untold = {rank: [row for row in some if row.end_ns >= now_ns] for rank, some in rows.items()}
+        plan, begun_s = next_plan, next_s
+    told = agents.events(IterationEvent)[before:]
+    assert [one.samples for one in told] == sent[:-1]
+    assert told[-1].rejected == {}
+
+
+def test_after_an_iteration_that_refutes_an_estimate_the_next_plan_waits_for_what_it_shows():
+    agents = Agents("float32", plan_wait_s=WAIT_S)
+    iterate_until_plans_are_early(agents)
+    slower = np.array([20e6, 2e6, 6e6])
+    agents.iterate(slower)  # by a plan that knows nothing of it, and so is the next one
+    assert not agents.is_next_plan_there()
+    agents.iterate(slower)
+    shares = [agents.events(PlanEvent)[-k].shares["n1"] for k in (1, 2, 3)]
+    assert shares[0] < shares[1] == pytest.approx(shares[2], rel=0.01)
+
+
+@pytest.mark.parametrize("scheme", ["elastic", "average"])
+def test_plans_that_learn_from_the_times_of_the_last_iteration_are_never_early(scheme):
+    agents = Agents("float32", scheme=scheme, plan_wait_s=WAIT_S)
+    for _ in range(30):
+        agents.iterate(STEADY)
+        assert agents.is_next_plan_there() == (scheme == "average"), "only what cannot change is ahead"

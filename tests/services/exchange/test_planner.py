@@ -88,7 +88,7 @@ def iterate(planner, capacities, nodes=NODES, late_s=0.0, spread_s=0.0):
     planned = plan(planner, "exact")
     sizes_bytes, servers = planner.layout.sizes_bytes, np.array(planned.decision.plan.server_of_slice)
     done = exchange(nodes, capacities, sizes_bytes, servers, planned.windows or 0, MessageWeight())
-    planner.judge(FinishedIteration(done.samples, done.time_s + late_s, compute_spread_s=spread_s))
+    planner.judge(FinishedIteration(done.samples, done.time_s + late_s, compute_spread_s=spread_s), planned)
     return done.time_s / bound_s(nodes, planner.layout.model_bytes, capacities)
 
 
@@ -210,7 +210,8 @@ def routed(planner, nodes, capacities, iterations, cores_s, scheme="exact"):
     """Who routes each iteration: 'o' MXNet, 'p' the plan. Cores need cores_s of plans, four fifths of it of MXNet's own routing."""
     word = ""
     for _ in range(iterations):
-        decision = plan(planner, scheme).decision
+        planned = plan(planner, scheme)
+        decision = planned.decision
         if decision.kind is DecisionKind.LEFT:
             word += "o"
             planner.note_unmeasured(0.8 * cores_s)
@@ -218,7 +219,7 @@ def routed(planner, nodes, capacities, iterations, cores_s, scheme="exact"):
         word += "p"
         sizes_bytes, servers = planner.layout.sizes_bytes, np.array(decision.plan.server_of_slice)
         result = exchange(nodes, capacities, sizes_bytes, servers, window(planner), MessageWeight())
-        planner.judge(FinishedIteration(result.samples, max(result.time_s, cores_s)))
+        planner.judge(FinishedIteration(result.samples, max(result.time_s, cores_s)), planned)
     return word
 
 

@@ -56,7 +56,8 @@ class Job:
             self.planner.judge(
                 FinishedIteration(
                     done.samples, took_s, max(took_s - self.hidden_s, 1e-9), iteration_s=took_s + self.other_s + pause_s
-                )
+                ),
+                planned,
             )
             self.planner.consider_precisions()
             self.iteration += 1
