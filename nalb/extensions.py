@@ -139,10 +139,16 @@ class _OwnEstimator:
         with found.named():
             self._own = found.value(num_nodes)
         self.place = found.place_of(getattr(self._own, "estimate", None))
+        self._observed_at = found.place_of(getattr(self._own, "observe", None))
 
     def observe(self, traffic: Traffic) -> bool:
-        with self._found.named():
-            return bool(self._own.observe(traffic))
+        with self._found.named(self._observed_at):
+            is_refuted = self._own.observe(traffic)
+            if not isinstance(is_refuted, bool | np.bool_ | None):
+                raise TypeError(
+                    f"observe() gave {type(is_refuted).__name__}: return whether the traffic contradicts what was estimated"
+                )
+            return bool(is_refuted)
 
     def estimate(self) -> Estimate:
         with self._found.named(self.place):
@@ -156,7 +162,10 @@ def _checked_decision(decision: object) -> ChosenShares:
         raise TypeError(f"{wanted}; it gave {type(decision).__name__}")
     shares, reason = decision
     try:
-        return None if shares is None else np.asarray(shares, dtype=np.float64), as_text(str(reason))[:REASON_MOST]
+        words = "" if reason is None else as_text(str(reason))[:REASON_MOST]
+        if np.iscomplexobj(shares):
+            raise TypeError
+        return None if shares is None else np.asarray(shares, dtype=np.float64), words
     except (TypeError, ValueError):
         raise TypeError(f"{wanted}; it gave shares of type {type(shares).__name__}") from None
 

@@ -54,6 +54,8 @@ BY_SITES = Scheme("by sites", lambda situation: (None, ""), sums_by_sites=True)
 NO_BYTES = Scheme("no bytes", lambda situation: (None, ""), fixed_slice_bytes=0)
 FEW_BYTES = Scheme("few bytes", lambda situation: (None, ""), fixed_slice_bytes=1)
 WORDS = Scheme("words", lambda situation: (None, ""), fixed_slice_bytes="4096")
+TURNED = Scheme("turned", lambda situation: ([1.5e6 + 1j, 1.5e6], "complex"))
+WORDLESS = Scheme("wordless", lambda situation: (None, None))
 LONE = Scheme("lone", lambda situation: (None, "half a pair \\ud800"))
 NUMBER = 7
 
@@ -110,6 +112,11 @@ class Told(Estimates):
         from nalb import Estimate
 
         return Estimate(self.up, [1e6, 1e6], self.least)
+
+
+class Vague(Told):
+    def observe(self, traffic):
+        return [True, False]
 
 
 class Negative(Told):
@@ -246,6 +253,7 @@ def test_what_cannot_be_loaded_is_said(word, says):
         ("NO_REASON", rf"scheme faulty:NO_REASON: {DECIDE} it gave list \(.*faulty.py, line {{}}\)"),
         ("TEXT", rf"scheme faulty:TEXT: {DECIDE} it gave shares of type str \(.*faulty.py, line {{}}\)"),
         ("TABLE", rf"scheme faulty:TABLE: {DECIDE} it gave shares of type dict \(.*faulty.py, line {{}}\)"),
+        ("TURNED", rf"scheme faulty:TURNED: {DECIDE} it gave shares of type list \(.*faulty.py, line {{}}\)"),
         ("SPEECHLESS", r"scheme faulty:SPEECHLESS: Speechless \(.*faulty.py, line \d+\)"),
         ("UNPAIRED", r"scheme faulty:UNPAIRED: ValueError: half a pair \? \(.*faulty.py, line \d+\)"),
         ("TOO_MUCH", r"scheme faulty:TOO_MUCH \(.*faulty.py, line {}\) gave shares of 15000000000 bytes in all"),
@@ -274,6 +282,7 @@ def test_a_scheme_cannot_change_the_layout():
 @pytest.mark.usefixtures("faulty")
 def test_a_reason_that_is_no_text_is_made_one():
     assert load_scheme("faulty:LONE").decide(SITUATION) == (None, "half a pair ?")
+    assert load_scheme("faulty:WORDLESS").decide(SITUATION) == (None, "")
 
 
 @pytest.mark.usefixtures("faulty")
@@ -281,6 +290,9 @@ def test_mistakes_in_an_estimator_name_it_and_its_line():
     line = line_of("raise KeyError")
     with pytest.raises(InputError, match=rf"estimator faulty:Estimates: KeyError: 3 \(.*faulty.py, line {line}\)"):
         load_estimator("faulty:Estimates")(3).observe(None)
+    line = line_of("    def observe(self, traffic):\n        return [")
+    with pytest.raises(InputError, match=rf"Vague: TypeError: observe\(\) gave list: .* \(.*faulty.py, line {line}\)"):
+        load_estimator("faulty:Vague")(3).observe(None)
     with pytest.raises(
         InputError, match=r"estimator faulty:Shapeless: ValueError: estimate.. has up, down and least of shapes"
     ):
@@ -370,7 +382,7 @@ def test_the_example_runs_a_job_whose_sums_are_right(tmp_path):
 )
 def test_a_mistake_ends_the_job_in_one_line(faulty, flags, says):
     done = launch(faulty, faulty / "run", *flags)
-    assert done.returncode not in (0, 1)
+    assert done.returncode == InputError.exit_code
     lines = {"fails": line_of("return 1 / 0"), "estimates": line_of("raise KeyError"), "slow": line_of("SLOW = ")}
     lines["estimate"] = line_of("def estimate(self):")
     *_, last = done.stderr.splitlines()

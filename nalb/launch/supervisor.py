@@ -20,7 +20,7 @@ from typing import BinaryIO, NoReturn
 
 from msgspec.structs import replace
 
-from nalb.errors import MachineError, PeerError, is_full, listed
+from nalb.errors import InputError, MachineError, PeerError, is_full, listed
 from nalb.events import AnyEvent, EndedEvent, FailureEvent, StartedEvent
 from nalb.failures import NOT_LEFT, Cause, Failure, JobFailed, Moment, Phase, carried
 from nalb.launch.lost_variables import LostVariables
@@ -161,7 +161,10 @@ class Job:
             failure = replace(failure, phase=phase, iteration=iteration)
         self._tell_ended()
         self._tell(FailureEvent(at_s=time.monotonic(), failure=failure))
-        raise JobFailed(failure, error.exit_code, error.where) from None
+        code = error.exit_code
+        if failure.is_wrong_input and code == PeerError.exit_code:  # of a process that the coordinator has told of it
+            code = InputError.exit_code
+        raise JobFailed(failure, code, error.where) from None
 
     def _are_over(self) -> bool:
         self._check_stopped()

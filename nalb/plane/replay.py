@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nalb.errors import InputError, JobError, NalbError
-from nalb.failures import Cause, Failure
+from nalb.failures import Cause, Failure, JobFailed
 from nalb.plane import orders
 from nalb.plane.front import Front, JobFinished, PlaneSum
 from nalb.plane.rendezvous import told_agents
@@ -112,6 +112,8 @@ def main() -> int:
             front.close(failed=str(error))
             raise
         front.close()
+    except JobFailed as error:
+        die(error.failure)
     except NalbError as error:
         die(Failure(cause=Cause.PROCESS, detail=str(error)), error.exit_code)
     return 0

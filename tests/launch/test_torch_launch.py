@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from nalb.cli.main import run
+from nalb.errors import InputError
 from nalb.events import EndedEvent, IterationEvent, LayoutEvent, PlanEvent, ReadyEvent, StartedEvent
 from nalb.failures import Cause
 from nalb.reporting.run_file import read_events, read_run
@@ -107,6 +108,28 @@ def test_ddp_on_an_emulated_network(launch: Launch, tmp_path: Path) -> None:
     names = {path.name for path in (job.run_dir / "logs").iterdir()}
     assert names == {"a.scheduler.log", "a.worker.log", "b.worker.log", "c.worker.log"}
     job.assert_nothing_left()
+
+
+@needs_torch
+@pytest.mark.root
+@pytest.mark.torch
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_a_replay_under_a_scheme_that_fails_accuses_no_worker(tmp_path: Path) -> None:
+    (tmp_path / "network.toml").write_text(NETWORK)
+    lines = ["from nalb import Scheme", "FAILS = Scheme('fails', lambda situation: 1 / 0)"]
+    (tmp_path / "own.py").write_text("\n".join(lines))
+    words = ["compare", "--framework", "torch", "--network", "network.toml", "--replay", "mobilenet"]
+    words += ["--schemes", "own:FAILS", "--iterations", "6", "--out", "run"]
+    path = f"{Path(__file__).resolve().parents[2]}:{os.environ.get('PYTHONPATH', '')}"
+    done = subprocess.run(
+        [sys.executable, "-m", "nalb.cli.main", *words], cwd=tmp_path, capture_output=True, text=True, timeout=END_LIMIT_S,
+        check=False, env={**os.environ, "PYTHONPATH": path},
+    )  # fmt: skip
+    assert done.returncode == InputError.exit_code, done.stderr
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith(
+        "nalb compare: phase plan of iteration 0: cannot be planned: scheme own:FAILS: ZeroDivision"
+    )
 
 
 @needs_torch
