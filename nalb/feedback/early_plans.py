@@ -3,7 +3,7 @@
 A plan that is there when an iteration begins keeps nobody waiting. But it knows nothing of the iteration before: where a link
 changes there, one more iteration runs by a plan that does not suit it. So there is an account, in seconds of exchanges:
 
-    earned   by each iteration: what all workers waited for its plan, or would have
+    earned   by each iteration: what the median worker waited for its plan, or would have
     paid     by each iteration that refutes an estimate: what it took beyond the last one that refuted none
 
 Early plans are made while the account holds a whole iteration, which is what the next change is thought to cost at most. So they
@@ -29,22 +29,18 @@ class EarlyPlans:
         self._waits_s: deque[float] = deque(maxlen=self._rules.look_iterations)  # for plans that were not early
         self._account_s = 0.0
         self._calm_s = 0.0  # what the last iteration took that refuted no estimate; 0: links are still being learned
-        self._is_calm = False  # the last one refuted none
 
     @property
     def pay(self) -> bool:
         """Whether the next plan should be an early one."""
-        return self._is_calm and self._account_s > self._calm_s
+        return self._account_s > self._calm_s > 0
 
     def judge(self, took_s: float, plan_wait_s: float | None, is_refuted: bool) -> None:
-        """Take in an iteration by plan. plan_wait_s: what all workers waited for the plan; None: it was early."""
+        """Take in an iteration by plan. plan_wait_s: what the median worker waited for the plan; None: it was early."""
         if plan_wait_s is not None:
             self._waits_s.append(plan_wait_s)
-        self._is_calm = not is_refuted
-        if self._is_calm:
+        if not is_refuted:
             self._calm_s = took_s
-        elif self._calm_s:
-            self._account_s -= max(0.0, took_s - self._calm_s)
         if self._calm_s:
-            earned_s = self._account_s + median_low(self._waits_s or [0.0])
-            self._account_s = max(0.0, min(earned_s, self._rules.early_account * self._calm_s))
+            left_s = self._account_s + median_low(self._waits_s or [0.0]) - max(0.0, took_s - self._calm_s)
+            self._account_s = max(0.0, min(left_s, self._rules.early_account * self._calm_s))

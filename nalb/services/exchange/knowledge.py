@@ -37,7 +37,7 @@ class FinishedIteration:
     compute_spread_s: float = 0.0  # from the first worker that had computed to the last one
     work: Work | None = None  # of the nodes' cores; None: unknown
     iteration_s: float = 0.0  # with computing; 0: unknown
-    plan_wait_s: float = 0.0  # by so much a plan that was there would have begun it earlier
+    plan_wait_s: float = 0.0  # what the median worker waited for the plan
 
     @property
     def pace(self) -> IterationPace:
