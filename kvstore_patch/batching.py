@@ -285,7 +285,7 @@ def join(
 ) -> Balancer:
     """Take part in the choice of batch sizes; call it once, in every worker, before the first batch.
 
-    store: kvstore 'nalb', or MXNet's own 'dist_sync' or 'dist_async'.
+    store: kvstore 'nalb', or MXNet's own 'dist_sync' or 'dist_async'; of one process, where the first size stays.
     batch_size: this worker's first batch size, samples; without `nalb launch --batching` it never changes. most: the largest
     batch that this worker can hold. profile: a function of n that computes the gradients of any n samples and takes no step;
     `lbb` times it first, up to the total or the first size that memory does not hold, and then stays at most at half of that
@@ -296,6 +296,10 @@ def join(
         raise InputError(f"batch_size {batch_size}, most {most}: give 1 to {BATCH_MOST} samples")
     if power is not None and not 0 < power <= m.POWER_MOST:
         raise InputError(f"power {power}: give a positive number of one unit on all machines, e.g. cores")
+    if not isinstance(store, NALB) and "dist" not in store.type:  # of one process, as with NALB_ALONE=1
+        balancer = Balancer(store.rank, FixedSizes([batch_size]), ComputeClock())
+        _watch_trainers(balancer)
+        return balancer
     settings = store.settings if isinstance(store, NALB) else from_environment(os.environ, socket.gethostname())
     if settings.batching == "lb-bsp-federated":
         raise InputError("--batching lb-bsp-federated averages models: call nalb.mxnet.federated.join")

@@ -81,7 +81,7 @@ class Routing:
         self._rest = max(0, self._rest - 1)
         self._since_own += 1
         self._unexplained = 0 if is_explained else self._unexplained + 1
-        if own_links_s >= min(self._exchanges):
+        if own_links_s >= min(self._exchanges) or self._left:  # a stretch that is about to begin was chosen before
             return
         if self._own and self._since_own >= self._rules.look_iterations:
             self._compare()

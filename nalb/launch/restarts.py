@@ -171,6 +171,17 @@ def _goes_on(checkpoints: Path | None) -> str:
         return f"where {error}"
     damaged = f" ({len(skipped)} damaged, skipped)" if skipped else ""
     if found is None:
+        folders = sorted(one for one in checkpoints.glob("*") if one.is_dir())  # of a script with several Checkpoints
+        if within := list(filter(None, map(_newest_in, folders))):
+            return f"from {listed(within)}"
         return f"from the beginning: no checkpoint{damaged} in {checkpoints}"
     progress = found.checkpoint.progress
     return f"from iteration {progress.iteration} (epoch {progress.epoch}, batch {progress.batch}){damaged}"
+
+
+def _newest_in(checkpoints: Path) -> str:
+    """The iteration of the folder's newest checkpoint, for people; empty where there is none that can be read."""
+    with suppress(CheckpointError):
+        if found := folder.newest(checkpoints)[0]:
+            return f"iteration {found.checkpoint.progress.iteration} of {checkpoints.name}"
+    return ""

@@ -103,7 +103,8 @@ def needs(step: Step, groups: Sequence[SharedUplinkEvent] = ()) -> Needs:
     if event.plan_wait_s:
         found[Thing(LimitKind.PLANS)] = min(event.plan_wait_s.values()), RateSource.PROVEN
     if event.round_trip_s:
-        found[Thing(LimitKind.DELAY)] = delay_s(event.round_trip_s), RateSource.PROVEN
+        # at most: connections that were busy before need no slow start
+        found[Thing(LimitKind.DELAY)] = min(delay_s(event.round_trip_s), step.communication_s), RateSource.PROVEN
     shares = shares_of(step)
     if shares is not None:
         found |= _of_exchange(step, shares, groups)

@@ -40,10 +40,12 @@ from precision_accuracy import (
 
 MODEL, NETWORK, LOOKS = "mobilenet-1.0", "wan4-static", 5
 SAID = "powersgd_accuracy "
+HOOK = f"{POWER}16"
 VARIANTS = {  # scheme, precision
     "float32": ("gloo", ""),
-    f"{POWER}16": ("gloo", ""),
-    f"{POWER}16, int8": ("exact", "int8"),
+    HOOK: ("gloo", ""),
+    f"{HOOK}, float16": ("exact", "float16"),
+    f"{HOOK}, int8": ("exact", "int8"),
 }
 
 
@@ -106,7 +108,8 @@ def main() -> int:
         parser.error("--out is missing: name a file")
     lines = lines_of(args.out)
     if args.table:
-        print("\n".join(table(lines, VARIANTS, [MODEL])))
+        for base in ("float32", HOOK):
+            print("\n".join(table(lines, VARIANTS, [MODEL], base)), end="\n\n")
         return 0
     ensure_privilege()
     done = {(one["variant"], one["seed"]) for one in lines}

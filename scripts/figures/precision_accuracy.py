@@ -233,23 +233,25 @@ def train(model_name: str, seed: int, variant: str, steps: int, data: Sequence[t
     return accuracies
 
 
-def table(lines: list[dict[str, object]], variants: Iterable[str], models: Sequence[str]) -> list[str]:
-    """Markdown: accuracies, and differences to float32, paired by seed."""
+def table(
+    lines: list[dict[str, object]], variants: Iterable[str], models: Sequence[str], base: str = "float32"
+) -> list[str]:
+    """Markdown: the base's accuracies, and differences to them, paired by seed."""
     found = {(one["model"], one["variant"], one["seed"]): float(str(one["accuracy"])) for one in lines}
     rows = ["| gradients | " + " | ".join(models) + " |", "|---" * (len(models) + 1) + "|"]
     for variant in variants:
         cells = []
         for model in models:
-            seeds = [s for (m, v, s) in found if (m, v) == (model, variant) and (model, "float32", s) in found]
+            seeds = [s for (m, v, s) in found if (m, v) == (model, variant) and (model, base, s) in found]
             values = [found[model, variant, seed] for seed in seeds]
-            apart = [found[model, variant, seed] - found[model, "float32", seed] for seed in seeds]
+            apart = [found[model, variant, seed] - found[model, base, seed] for seed in seeds]
             if len(seeds) < 2:
                 cells.append("-")
-            elif variant == "float32":
+            elif variant == base:
                 cells.append(f"{mean(values):.2f} % of {len(seeds)} seeds")
             else:
                 half = float(student_t.ppf(0.975, len(seeds) - 1)) * stdev(apart) / math.sqrt(len(seeds))
-                cells.append(f"{mean(apart):+.2f} ± {half:.2f}")
+                cells.append(f"{mean(apart):+.2f} ± {half:.2f} of {len(seeds)} seeds")
         rows.append(f"| {variant} | " + " | ".join(cells) + " |")
     return rows
 

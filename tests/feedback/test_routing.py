@@ -210,3 +210,15 @@ def test_a_trial_is_over_when_its_last_iteration_is():
         else:
             routing.judge_plan(1.0, 1.0, False, 0.0)
     assert stretches(word, "o") == [TRIAL], word
+
+
+def test_a_trial_is_not_begun_anew_by_a_plan_that_was_under_way_when_it_was_chosen():
+    """Early plans: the next iteration is a plan's already when the present one asks for a trial."""
+    routing, word = Routing(), "pp"
+    for _ in range(SURE + TRIAL + 20):
+        if word[-2] == "o":
+            routing.judge_own(1.2)
+        else:
+            routing.judge_plan(1.0, 1.0, False, 0.0)
+        word += "o" if routing.choose_own() else "p"
+    assert stretches(word, "o") == [TRIAL], word

@@ -67,6 +67,14 @@ for kvstore in ("nalb", store):
     trainer.allreduce_grads()
     trainer.update(2)
     assert (abs(before - net.weight.data().asnumpy() - 1) < 1e-6).all()
+from nalb.mxnet import batching
+balancer = batching.join(store, 4)
+for chosen in balancer.batches(8):
+    assert (balancer.total, len(chosen)) == (4, 4)
+    with mx.autograd.record():
+        loss = net(mx.nd.ones((4, 3))).sum()
+    loss.backward()
+    trainer.step(balancer.total)
 """
 
 

@@ -104,6 +104,13 @@ def test_restarts_say_where_the_job_goes_on(tmp_path: Path) -> None:
         f"nalb launch: {render(failure.failure)}; restart 1 of 3 on all nodes, "
         f"from the beginning: no checkpoint in {checkpoints}"
     ]
+    for name, iteration in (("critic", 20), ("generator", 30)):
+        (checkpoints / name).mkdir(parents=True)
+        folder.write(checkpoints / name, example(iteration), "n0")
+    (checkpoints / "empty").mkdir()
+    assert run_job(tmp_path, [failure], policy)[1][0].endswith(
+        "on all nodes, from iteration 20 of critic, iteration 30 of generator"
+    )
     folder.write(checkpoints, example(40), "n0")
     folder.write(checkpoints, example(60), "n0").write_bytes(b"")
     attempts, said = run_job(tmp_path, [failure, failure], policy)

@@ -127,9 +127,7 @@ def test_a_replay_under_a_scheme_that_fails_accuses_no_worker(tmp_path: Path) ->
     )  # fmt: skip
     assert done.returncode == InputError.exit_code, done.stderr
     last = done.stderr.splitlines()[-1]
-    assert last.startswith(
-        "nalb compare: phase plan of iteration 0: cannot be planned: scheme own:FAILS: ZeroDivision"
-    )
+    assert last.startswith("nalb compare: phase plan of iteration 0: cannot be planned: scheme own:FAILS: ZeroDivision")
 
 
 @needs_torch

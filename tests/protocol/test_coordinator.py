@@ -285,6 +285,18 @@ def test_a_plan_waits_for_servers_a_second_at_most():
     assert driver.state.phase == "RUN"
 
 
+def test_a_silent_worker_that_was_an_iteration_ahead_failed_in_that_one():
+    driver = Driver(NALB_SCHEME="average")
+    driver.start()
+    driver.done(0, "w0")
+    driver.say("w0", wire.Report(driver.now_s, 1, [], 0))
+    for driver.now_s in (3.0, 6.5):
+        driver.heartbeat("s0", "s1", "w1")
+    driver.state.tick(driver.now_s)
+    verdict = driver.state.verdict
+    assert (verdict.cause, who(verdict), when(verdict)) == (Cause.SILENT, ("worker", "n0"), (Phase.EXCHANGE, 1))
+
+
 def test_a_silent_process_ends_the_job_everywhere_with_its_name():
     driver = Driver()
     driver.start()

@@ -118,6 +118,8 @@ def test_workers_compute_and_wait():
     assert computing == pytest.approx([0.5, 1.5, 0.0, 1.0])
     assert found[Thing(LimitKind.PLANS)][0] == pytest.approx(0.01)  # the others wait for the slowest worker
     assert found[Thing(LimitKind.DELAY)][0] == pytest.approx(0.3)
+    long = step(round_trip_s=10.0)
+    assert needs(long)[Thing(LimitKind.DELAY)][0] == long.communication_s, "no longer than the whole exchange"
 
 
 @pytest.mark.parametrize("wait_s", [0.0, 0.01, 1.5])

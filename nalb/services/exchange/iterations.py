@@ -288,7 +288,8 @@ class Iterations:
             one.begin()
         self._running = sum(worker.done is None for worker in self._progress.workers)
         self._tell_plan(now_s)
-        self._send_ahead()
+        if why := self._send_ahead():
+            return why
         return self._collect_from_servers(now_s) if self._running == 0 else None
 
     @property
@@ -297,7 +298,7 @@ class Iterations:
         last = self._ahead or self._plan
         return -1 if last is None else last.message.until
 
-    def _send_ahead(self) -> None:
+    def _send_ahead(self) -> Failure | None:
         """Send the next plan as well, so that nobody waits for it.
 
         If nothing in this plan's iterations can change it, or if waiting costs more than what they may change.
@@ -311,16 +312,22 @@ class Iterations:
             or self._settings.verify_sums
             or self._slicing.wanted(block) != self._slicing.present
         ):
-            return
+            return None
         options = self._options(block)
         is_early = self._settings.has_agents and self._planner.should_plan_early(options)
         if is_early or self._planner.is_settled(options):
-            self._ahead = self._planner.plan(number, self._layout_version, options, left, is_early)
+            try:
+                self._ahead = self._planner.plan(number, self._layout_version, options, left, is_early)
+            except InputError as error:
+                return Failure(
+                    cause=Cause.REFUSED, detail=f"cannot be planned: {error}", phase=Phase.PLAN, iteration=number
+                )
             assert not self._ahead.new_slots, (
                 "agents have no slots, and the same shares of the same layout need no others"
             )
             self._note_passing(self._ahead)
             self._send_plan(self._ahead)
+        return None
 
     def _send_plan(self, plan: Planned) -> None:
         message = plan.message

@@ -133,8 +133,8 @@ class JobProgress:
         """The phase of a process while this iteration runs, by its own last report."""
         if not process.is_worker:
             return None, iteration
-        if process.exchanging == iteration:
-            return Phase.EXCHANGE, iteration
+        if process.exchanging >= iteration:  # perhaps the next one already, whose plan was sent ahead
+            return Phase.EXCHANGE, process.exchanging
         return Phase.END if self.of(process).finished == iteration else Phase.FORWARD, iteration
 
     def left_behind(self, process: Process) -> Failure | None:

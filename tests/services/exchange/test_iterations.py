@@ -1,14 +1,18 @@
 """A job's iterations with `--precision auto`, from the agents' messages to the coordinator's plans."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from nalb.errors import InputError
 from nalb.events import AbortEvent, IterationEvent, LayoutEvent, PlanEvent, ReadyEvent
-from nalb.failures import Cause
+from nalb.failures import Cause, Phase
 from nalb.planning.nodes import Capacities, Node
 from nalb.planning.precisions import Precisions
 from nalb.planning.slices import Tensor, build_layout, wire_dtype
 from nalb.protocol import wire
+from nalb.schemes import EXACT, SCHEMES
 from nalb.services.composition import new_coordinator
 from nalb.services.exchange import messages as m
 from nalb.services.exchange.planes import AGENTS
@@ -23,12 +27,12 @@ SLOW_BYTES_PER_S = np.array([20e6, 20e6, 3e6])
 class Agents:
     """The ranks, whose exchanges are simulated, and the coordinator."""
 
-    def __init__(self, precision="auto", nodes=NAMES, scheme="exact", plan_wait_s=0.0):
+    def __init__(self, precision="auto", nodes=NAMES, scheme="exact", plan_wait_s=0.0, schemes=SCHEMES):
         """nodes: by rank. plan_wait_s: what ranks wait for a plan that is not there when an iteration begins."""
         environ = {"NALB_PRECISION": precision, "NALB_SCHEME": scheme, "NALB_ALPHA_BYTES": "16000"}
         self.iteration, self.plan_wait_s = 0, plan_wait_s
         settings = for_agents(environ, node="n0", endpoint="tcp://127.0.0.1:1", size=3, role="scheduler")
-        self.state, self.now_s = new_coordinator(settings, 0.0, new_routing=None, plane=AGENTS), 0.0
+        self.state, self.now_s = new_coordinator(settings, 0.0, schemes=schemes, new_routing=None, plane=AGENTS), 0.0
         self.sent = []  # to rank 0
         for rank, name in enumerate(nodes):
             self.say(rank, wire.Hello(wire.VERSION, "agent", name, rank, 100 + rank))
@@ -144,6 +148,7 @@ def test_a_rank_that_was_told_another_precision_is_named():
     assert (failure.cause, failure.node) == (Cause.UNEQUAL, "n1")
 
 
+FAILS_AT = 12
 STEADY = np.array([20e6, 12e6, 6e6])
 WAIT_S = 0.5  # where an exchange takes 1.1 s at these rates, so three such waits make up for one
 
@@ -215,3 +220,19 @@ def test_plans_that_learn_from_the_times_of_the_last_iteration_are_never_early(s
     for _ in range(30):
         agents.iterate(STEADY)
         assert agents.is_next_plan_there() == (scheme == "average"), "only what cannot change is ahead"
+
+
+def test_a_scheme_that_fails_while_plans_are_early_fails_in_the_iteration_that_it_plans():
+    def decide(situation):
+        if situation.iteration == FAILS_AT:
+            raise InputError("not this one")
+        return EXACT.decide(situation)
+
+    own = replace(EXACT, decide=decide)
+    agents = Agents("float32", plan_wait_s=WAIT_S, schemes=SCHEMES | {"exact": own})
+    iterate_until_plans_are_early(agents)
+    while not (failures := agents.events(AbortEvent)):
+        agents.iterate(STEADY)
+    (failure,) = [one.failure for one in failures]
+    assert (failure.cause, failure.phase, failure.iteration) == (Cause.REFUSED, Phase.PLAN, FAILS_AT)
+    assert agents.iteration == FAILS_AT - 1, "that one was planned while the iteration before it was under way"
