@@ -2,8 +2,9 @@
 
 PyTorch's DDP on gloo and on nalb, with DDP's own hooks and with nalb's precisions; MXNet's own store with its 2-bit compression;
 hivemind's averager, whose peers are told their true rates. Jobs of nalb know no rates at their start. The first LEARNING
-iterations of a job do not count. An iteration takes as long as its slowest worker. Each round runs every way once. --mxnet-python
-and --hivemind-python name interpreters; without them MXNet and hivemind are left out.
+iterations of a job do not count. An iteration's time is the mean over workers: another one is the slowest each time, and who ends
+late begins the next one late. A round of hivemind's, which all peers begin together, takes as long as its slowest peer. Each round
+runs every way once. --mxnet-python and --hivemind-python name interpreters; without them MXNet and hivemind are left out.
 """
 
 import argparse
@@ -61,7 +62,7 @@ def took_s(way: str, args: argparse.Namespace) -> list[float]:
     lines = [line.partition(SAID)[2] for line in done.stdout.splitlines() if SAID in line]
     if done.returncode or not lines:
         sys.exit(f"{way}: the job ended with {done.returncode}: {done.stderr[-300:]}")
-    return [max(one) for one in zip(*map(json.loads, lines), strict=True)][LEARNING:]
+    return [statistics.mean(one) for one in zip(*map(json.loads, lines), strict=True)][LEARNING:]
 
 
 def main(argv: list[str]) -> int:
