@@ -243,10 +243,10 @@ class Job:
         start_s = time.monotonic()
         while (elapsed_s := time.monotonic() - start_s) < CULPRIT_S:
             runs = any(child.poll() is None and child.stopped_at() is None for child in self.children)
+            self._note_failed()  # now: who has ended before that look may be the culprit
             if elapsed_s > SETTLE_S and (_culprits(self._failed) or not runs):
                 return
             time.sleep(0.02)
-            self._note_failed()
 
     def _failure(self) -> JobFailed:
         culprits = _culprits(self._failed)

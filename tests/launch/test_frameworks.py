@@ -68,20 +68,6 @@ def test_both_none_another_and_no_answer_are_told(python) -> None:
         chosen(None, python("", code=1))
 
 
-def test_a_host_that_gives_no_answer_is_named_and_not_taken_for_one_with_mxnet(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "ssh").write_text("#!/bin/sh\necho banner >&2\necho ssh: connect: No route to host >&2\nexit 255\n")
-    (tmp_path / "ssh").chmod(0o700)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    (tmp_path / "hosts.toml").write_text("[[hosts]]\nname = 'a'\naddress = '10.9.0.1'\n")
-    (host,) = load_hosts(tmp_path / "hosts.toml").hosts
-    with pytest.raises(
-        MachineError, match=r"of host a does not say .* \(ssh: connect: No route to host\): see that ssh"
-    ):
-        chosen_on(host, ["python", "train.py"])
-
-
 def test_a_wrapper_may_bring_any_python() -> None:
     assert chosen("torch", ["env", "python", "train.py"]) == "torch"
 

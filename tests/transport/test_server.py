@@ -51,9 +51,9 @@ def test_an_event_that_does_not_fit_is_an_error_and_what_follows_is_read(tmp_pat
 LATE = """
 import sys
 from nalb.protocol import wire
-from nalb.transport.client import Client
+from nalb.transport.client import Client, Drained
 hello = wire.Hello(wire.VERSION, "agent", "n0", 0, 1)
-client = Client(sys.argv[1], hello, lambda: ([], 0), silence_s=60.0, startup_s=60.0)
+client = Client(sys.argv[1], hello, lambda: Drained([]), silence_s=60.0, startup_s=60.0)
 client.wait_for(wire.Welcome)
 """
 # a job of one agent; sys.argv[1]: the code of a process that comes once it has begun
@@ -61,12 +61,12 @@ JOB = """
 import os, subprocess, sys
 from nalb.protocol import wire
 from nalb.settings import for_agents
-from nalb.transport.client import Client
+from nalb.transport.client import Client, Drained
 from nalb.transport.server import CoordinatorThread
 settings = for_agents(os.environ, node="n0", endpoint="tcp://127.0.0.1:0", size=1, role="scheduler")
 with CoordinatorThread(settings) as coordinator:
     endpoint = f"tcp://127.0.0.1:{coordinator.port}"
-    client = Client(endpoint, wire.Hello(wire.VERSION, "agent", "n0", 0, 1), lambda: ([], 0), 60.0, 60.0)
+    client = Client(endpoint, wire.Hello(wire.VERSION, "agent", "n0", 0, 1), lambda: Drained([]), 60.0, 60.0)
     client.wait_for(wire.Welcome)
     late = subprocess.run([sys.executable, "-c", sys.argv[1], endpoint], stderr=subprocess.PIPE, text=True)
     print(f"{late.returncode} {late.stderr}", flush=True)

@@ -17,6 +17,7 @@ from nalb.protocol import wire
 from nalb.services.exchange import messages as m
 from nalb.services.exchange.worker_protocol import layout_by
 from nalb.settings import from_environment
+from nalb.transport.client import Drained
 from nalb.transport.worker_session import WorkerSession
 
 ELEMENTS, ITERATIONS = 60_000, 8
@@ -56,7 +57,7 @@ class Sockets:
     def timings(self):
         with self._lock:
             rows, self._rows = self._rows, []
-            return rows, 0
+            return Drained(rows)
 
     def make_room(self, order):
         raise AssertionError(f"{order}: a plane without slots")
