@@ -103,9 +103,8 @@ class AgentLinks:
         self.peers: dict[int, _Peer] = {}
         self._by_identity: dict[bytes, _Peer] = {}
         self._timed: deque[tuple[int, wire.SampleRow]] = deque()  # with their iterations
-        self._untold: defaultdict[int, list[wire.SampleRow]] = defaultdict(
-            list
-        )  # by iteration; the client's thread alone uses it
+        # By iteration; the client's thread alone uses it.
+        self._untold: defaultdict[int, list[wire.SampleRow]] = defaultdict(list)
         self._codecs: dict[int, Codec] = {}  # that frames have come in, by number
 
     def connect(self, own_rank: int, addresses: Sequence[str], job: str) -> None:
