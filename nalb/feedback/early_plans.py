@@ -26,7 +26,9 @@ class EarlyPlans:
 
     def begin(self) -> None:
         """Begin anew with other tensors."""
-        self._waits_s: deque[float] = deque(maxlen=self._rules.look_iterations)  # for plans that were not early
+        self._waits_s: deque[float] = deque(
+            maxlen=self._rules.look_iterations
+        )  # for plans that were not early; one may be long by chance
         self._account_s = 0.0
         self._calm_s = 0.0  # what the last iteration took that refuted no estimate; 0: links are still being learned
 
@@ -42,5 +44,6 @@ class EarlyPlans:
         if not is_refuted:
             self._calm_s = took_s
         if self._calm_s:
-            left_s = self._account_s + median_low(self._waits_s or [0.0]) - max(0.0, took_s - self._calm_s)
+            usual_s = median_low(self._waits_s) if len(self._waits_s) == self._waits_s.maxlen else 0.0
+            left_s = self._account_s + usual_s - max(0.0, took_s - self._calm_s)
             self._account_s = max(0.0, min(left_s, self._rules.early_account * self._calm_s))

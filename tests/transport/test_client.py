@@ -184,7 +184,7 @@ def test_signs_of_life_find_another_way_while_the_connection_is_silent(how, caus
 
 def test_a_coordinator_that_never_comes_is_told_however_many_reports_wait():
     script = (
-        "from nalb.protocol import wire\nfrom nalb.transport.client import Client\n"
+        "from nalb.protocol import wire\nfrom nalb.transport.client import Client, Drained\n"
         "hello = wire.Hello(wire.VERSION, 'worker', 'n1', 0, 1)\n"
         "client = Client('tcp://127.0.0.1:9', hello, lambda: Drained([]), 60.0, 4.0)\n"
         "client._heartbeat_s = 0.0001  # more than libzmq's thousand\n"

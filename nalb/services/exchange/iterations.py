@@ -205,7 +205,7 @@ class Iterations:
         try:
             self._plan = self._planned(number, block, now_s)
         except InputError as error:
-            return Failure(cause=Cause.REFUSED, detail=f"cannot be planned: {error}")
+            return _not_planned(number, error)
         for identity, slots in self._slot_orders(self._plan.new_slots).items():
             self._preparing.add((identity, number, self._layout_version))
             self._outbox.append((identity, m.PrepareSlots(number, self._layout_version, slots)))
@@ -242,14 +242,14 @@ class Iterations:
         self._slicing.precision = self._planner.precisions.wanted.precisions.answers
         if self._slicing.change(block):  # it is another block, or what was measured asks for it
             self._begin_layout(now_s)
-        self._planner.knowledge.note_delay(self._members.round_trip_s, self._members.is_bbr)
-        options = self._options(block, self._joint_shares())
-        planned = self._planner.plan(number, self._layout_version, options, self._observers.left)
-        self._note_passing(planned)
-        return planned
+        return self._make_plan(number, self._options(block, self._joint_shares()), self._observers.left)
 
-    def _note_passing(self, planned: Planned) -> None:
+    def _make_plan(self, number: int, options: PlanOptions, most: int, is_early: bool = False) -> Planned:
+        """Plan by what is known now, the delay included. The numbers are as for `Planner.plan`."""
+        self._planner.knowledge.note_delay(self._members.round_trip_s, self._members.is_bbr)
+        planned = self._planner.plan(number, self._layout_version, options, most, is_early)
         self._passing.note(planned.decision.plan, max(node.push_part for node in self._planner.nodes.nodes))
+        return planned
 
     def _options(self, block: RunBlock, joint_shares: Floats | None = None) -> PlanOptions:
         """The options of a block's plans. Raises InputError for an unknown scheme."""
@@ -317,15 +317,12 @@ class Iterations:
         is_early = self._settings.has_agents and self._planner.should_plan_early(options)
         if is_early or self._planner.is_settled(options):
             try:
-                self._ahead = self._planner.plan(number, self._layout_version, options, left, is_early)
+                self._ahead = self._make_plan(number, options, left, is_early)
             except InputError as error:
-                return Failure(
-                    cause=Cause.REFUSED, detail=f"cannot be planned: {error}", phase=Phase.PLAN, iteration=number
-                )
+                return _not_planned(number, error)
             assert not self._ahead.new_slots, (
                 "agents have no slots, and the same shares of the same layout need no others"
             )
-            self._note_passing(self._ahead)
             self._send_plan(self._ahead)
         return None
 
@@ -391,3 +388,8 @@ class Iterations:
 
     def _send(self, process: Process, message: Message) -> None:
         self._outbox.append((process.identity, message))
+
+
+def _not_planned(number: int, error: InputError) -> Failure:
+    """The failure of a job whose plan of this iteration cannot be made."""
+    return Failure(cause=Cause.REFUSED, detail=f"cannot be planned: {error}", phase=Phase.PLAN, iteration=number)
