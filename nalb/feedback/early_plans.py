@@ -26,9 +26,8 @@ class EarlyPlans:
 
     def begin(self) -> None:
         """Begin anew with other tensors."""
-        self._waits_s: deque[float] = deque(
-            maxlen=self._rules.look_iterations
-        )  # for plans that were not early; one may be long by chance
+        # For plans that were not early; one may be long by chance.
+        self._waits_s: deque[float] = deque(maxlen=self._rules.look_iterations)
         self._account_s = 0.0
         self._calm_s = 0.0  # what the last iteration took that refuted no estimate; 0: links are still being learned
 

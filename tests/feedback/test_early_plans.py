@@ -66,6 +66,9 @@ def test_one_long_wait_is_no_usual_one():
     early = learned()
     early.judge(TOOK_S, 5.0, False)
     assert not early.pay
+    first = EarlyPlans()
+    first.judge(TOOK_S, 5.0, False)
+    assert not first.pay
 
 
 def test_other_tensors_begin_anew():
