@@ -17,7 +17,7 @@ from nalb.errors import InputError, as_text, did_you_mean
 from nalb.extensions import ESTIMATOR_GROUP, is_own
 from nalb.extras import require
 from nalb.launch.encryption import Encryption
-from nalb.launch.frameworks import FRAMEWORKS, chosen, chosen_on
+from nalb.launch.frameworks import FRAMEWORKS, MXNET, TORCH, chosen, chosen_on
 from nalb.launch.hosts import load_hosts
 from nalb.live.following import check_port, metrics_beside
 from nalb.live.tail import newest_restart
@@ -122,11 +122,12 @@ def encryption_of(args: argparse.Namespace, leaves_here: bool) -> Encryption:
     return Encryption(is_on, args.keys)
 
 
-def framework_of(args: argparse.Namespace, command: Sequence[str]) -> str:
-    """What the workers' Python trains with. Raises InputError or MachineError."""
+def framework_of(args: argparse.Namespace, command: Sequence[str], needs_torch: bool) -> str:
+    """What the workers' Python trains with. Raises InputError or MachineError. needs_torch: the flags fit PyTorch alone."""
     if args.hosts is None:
         return chosen(args.framework, command)
-    return args.framework or chosen_on(load_hosts(args.hosts).hosts[0], command)
+    otherwise = TORCH if needs_torch else MXNET
+    return args.framework or chosen_on(load_hosts(args.hosts).hosts[0], command, otherwise)
 
 
 def add_framework_flag(parser: argparse.ArgumentParser, others: str = "") -> None:

@@ -145,7 +145,7 @@ def _parse(args: argparse.Namespace) -> LaunchRequest:
     if args.print_env:  # another launcher starts the command, perhaps elsewhere: its Python cannot be asked
         framework = args.framework or (MXNET if args.hosts is not None else chosen_here())
     else:
-        framework = framework_of(args, command)
+        framework = framework_of(args, command, scheme is GLOO or _is_shorter(args))
     _check_framework(args, framework, scheme, encryption)
     return LaunchRequest(
         command,
@@ -182,9 +182,13 @@ def _one_node(args: argparse.Namespace) -> OneNode | None:
     return node
 
 
+def _is_shorter(args: argparse.Namespace) -> bool:
+    return args.precision not in (None, DEFAULT_PRECISION)
+
+
 def _check_framework(args: argparse.Namespace, framework: str, scheme: Scheme, encryption: Encryption) -> None:
     """Raise InputError for flags that jobs of this framework do not have."""
-    is_shorter = args.precision not in (None, DEFAULT_PRECISION)
+    is_shorter = _is_shorter(args)
     if framework != TORCH:
         if args.batching in BASELINES and not scheme.routes_itself:
             raise InputError(f"--batching {args.batching} is how MXNet's own KVStores train: add --scheme stock")

@@ -4,7 +4,9 @@ A plan that is there when an iteration begins keeps nobody waiting. But it knows
 changes there, one more iteration runs by a plan that does not suit it. So there is an account, in seconds of exchanges:
 
     earned   by each iteration: what the median worker waited for its plan, or would have
-    paid     by each iteration that refutes an estimate: what it took beyond the last one that refuted none
+    paid     by each iteration that refutes an estimate, or takes `late_plan` times the last calm one: what it took beyond that
+
+A calm iteration does neither; after `look_iterations` late ones in a row, late ones are calm.
 
 Early plans are made while the account holds a whole iteration, which is what the next change is thought to cost at most. So they
 never cost more than they have saved, and one iteration. Changes of the network keep the account low, long computing leaves no wait
@@ -29,7 +31,8 @@ class EarlyPlans:
         # For plans that were not early; one may be long by chance.
         self._waits_s: deque[float] = deque(maxlen=self._rules.look_iterations)
         self._account_s = 0.0
-        self._calm_s = 0.0  # what the last iteration took that refuted no estimate; 0: links are still being learned
+        self._calm_s = 0.0  # what the last calm iteration took; 0: links are still being learned
+        self._late = 0  # late iterations in a row
 
     @property
     def pay(self) -> bool:
@@ -37,10 +40,12 @@ class EarlyPlans:
         return self._account_s > self._calm_s > 0
 
     def judge(self, took_s: float, plan_wait_s: float | None, is_refuted: bool) -> None:
-        """Take in an iteration by plan. plan_wait_s: what the median worker waited for the plan; None: it was early."""
+        """Take in an iteration by plan. plan_wait_s: what the median worker waited for the plan; None: that is no usual wait."""
         if plan_wait_s is not None:
             self._waits_s.append(plan_wait_s)
-        if not is_refuted:
+        is_late = 0 < self._rules.late_plan * self._calm_s < took_s
+        self._late = self._late + 1 if is_late else 0
+        if not is_refuted and (not is_late or self._late > self._rules.look_iterations):
             self._calm_s = took_s
         if self._calm_s:
             usual_s = median_low(self._waits_s) if len(self._waits_s) == self._waits_s.maxlen else 0.0

@@ -15,8 +15,10 @@ that time is over                                      plans until links need le
                                                        least; then both are compared
 the iteration before the tensors were registered       the same trial                   its sums were made without plans
 took no longer than any of `look_iterations` plans
-`look_iterations` in a row took `late_own` times       the same, at once; only iterations   the network has changed
-the median of MXNet's own routing                      since then are compared
+`look_iterations` in a row took more than `off_own`    the same, at once; only iterations   the network has changed
+times the median of MXNet's own routing, or all took   since then are compared
+less than the median by that
+plans take less after that                             a trial before it is believed        it may have been a disturbance
 the median of MXNet's own routing is longer            plans until another trial costs      each trial costs time
                                                        `look_price` of the time
 """
@@ -48,7 +50,10 @@ class Routing:
         self._since_own = 0  # plans since MXNet's own routing
         self._unexplained = 0  # plans in a row that links do not explain
         self._rest = 0  # plans until the next trial
-        self._late = 0  # late iterations of MXNet's own routing in a row
+        self._off = (
+            0  # iterations of MXNet's own routing in a row that took much longer than the median; below 0: much less
+        )
+        self._is_doubtful = False  # iterations of MXNet's own routing are known only from while it was off
         self._direct_s = math.inf  # what an iteration took before any plan
 
     def note_direct(self, iteration_s: float) -> None:
@@ -99,27 +104,41 @@ class Routing:
     def judge_own(self, took_s: float) -> None:
         """Take in an iteration that MXNet routed."""
         self._judged += 1
+        self._since_own = 0  # a plan may have begun after this stretch was chosen
         if self._is_first:
             self._is_first = False
             return
-        self._late = self._late + 1 if self._own and took_s > self._rules.late_own * median(self._own) else 0
+        self._count_off(took_s)
         self._own.append(took_s)
         # A trial's last iterations are chosen before its earlier ones have ended.
         if self._is_trial and self._judged == self._rules.trial_iterations:
             self._compare()
-        elif self._late == self._rules.look_iterations:
-            self._left = 0
+        elif abs(self._off) == self._rules.look_iterations:
+            self._left, self._off, self._is_doubtful = 0, 0, True
             self._planned.clear()  # earlier iterations, of either way, say nothing of the present network
-            self._own = deque(list(self._own)[-self._late :], maxlen=self._own.maxlen)
+            self._own = deque(list(self._own)[-self._rules.look_iterations :], maxlen=self._own.maxlen)
+
+    def _count_off(self, took_s: float) -> None:
+        usual_s = median(self._own) if len(self._own) == self._own.maxlen else took_s
+        if took_s > self._rules.off_own * usual_s:
+            self._off = max(0, self._off) + 1
+        elif took_s * self._rules.off_own < usual_s:
+            self._off = min(0, self._off) - 1
+        else:
+            self._off = 0
 
     def _begin_own(self, iterations: int, is_trial: bool) -> None:
         self._left, self._is_trial = iterations, is_trial
-        self._is_first, self._since_own, self._late, self._judged = True, 0, 0, 0
+        self._is_first, self._since_own, self._off, self._judged = True, 0, 0, 0
 
     def _compare(self) -> None:
-        own_s, planned_s = median(self._own), median(self._planned)
+        own_s, planned_s, is_doubtful = median(self._own), median(self._planned), self._is_doubtful
+        self._is_doubtful = False
         if own_s <= planned_s:
             self._begin_own(self._pause(self._rules.look_iterations, planned_s / own_s), is_trial=False)
+        elif is_doubtful:
+            self._own.clear()
+            self._begin_own(self._rules.trial_iterations, is_trial=True)
         else:
             self._own.clear()
             self._is_trial, self._rest = False, self._pause(self._rules.trial_iterations, own_s / planned_s)

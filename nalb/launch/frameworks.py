@@ -48,16 +48,16 @@ def chosen_here() -> str:
     return _only(frameworks_of(sys.executable), sys.executable)
 
 
-def chosen_on(host: Host, command: Sequence[str]) -> str:
+def chosen_on(host: Host, command: Sequence[str], otherwise: str = MXNET) -> str:
     """The only framework of the command's Python on this host. Raises errors as `chosen`.
 
-    A host that cannot be asked counts as one with MXNet: the start of its processes says what is wrong.
+    otherwise: that of a host that cannot be asked, since the start of its processes says what is wrong.
     """
     python = command[0] if _is_python(command[0]) and "/" in command[0] else host.python  # without: the agent's own
     try:
         found = _answer([*ssh_argv(host)[:-1], remote_command(host, [python, "-c", ASK])], environment_for_ssh())
     except (OSError, subprocess.SubprocessError):
-        return MXNET
+        return otherwise
     return _only(found, f"{python} of host {host.name}")
 
 

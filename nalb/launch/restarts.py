@@ -126,7 +126,8 @@ def see_through(
                 raise JobError(f"{message}; no restart: it would end so again", error.exit_code) from None
             if attempt.number == policy.max_restarts:
                 raise JobError(f"{message}; restarts: all {policy.max_restarts} are used", error.exit_code) from None
-            following, where = after_failure(attempt, failure.culprit, unreachable(), nodes, policy.min_nodes)
+            lost = [] if policy.min_nodes is None else unreachable()  # which takes up to 20 s for every eight hosts
+            following, where = after_failure(attempt, failure.culprit, lost, nodes, policy.min_nodes)
             if following is None:
                 raise JobError(f"{message}; no restart: {where}", error.exit_code) from None
             attempt = following

@@ -57,7 +57,7 @@ class CapacityEstimator:
         rates, caps = known if rules.knows_rates else 0.0, self._caps if rules.knows_caps else {}
         found = evidence(traffic, self._num_nodes, rates, caps, self._sites, rules=rules)
         capacity, proven = found.capacity, np.isfinite(found.capacity)
-        hoped = self._growth * known
+        hoped = (1.0 if traffic.is_stale else self._growth) * known
         within = hoped if rules.hope_refutes_nothing else known  # a rate within this leaves estimates valid
         is_near = (capacity < rules.noise * within) & (known < rules.noise * capacity)
         exceeded = ~proven & (found.least > self._noise * known)
@@ -65,8 +65,9 @@ class CapacityEstimator:
         moved = (1 - rules.proof_weight) * known + rules.proof_weight * capacity
         self._rate = np.where(proven, np.where(is_near & self._proven, moved, capacity), bound)
         self._iterations += 1
-        grows = (found.least > hoped) & rules.growth_grows
-        self._growth = np.where(exceeded & (known > 0), rules.growth * np.where(grows, self._growth, 1.0), 1.0)
+        grows = (found.least > hoped) & (rules.growth_grows and not traffic.is_stale)
+        rest = self._growth if traffic.is_stale else 1.0  # no plan has hoped for a growth that is newer
+        self._growth = np.where(exceeded & (known > 0), rules.growth * np.where(grows, self._growth, 1.0), rest)
         matters = ~proven & (found.least > self._noise * within) & self._is_shared
         is_other = (known > 0) & (proven & ~is_near | matters)
         if rules.full_cores_refute_nothing:

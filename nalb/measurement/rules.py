@@ -130,8 +130,9 @@ class Rules:
     longest_rest: int = 256
     # Iterations of either way whose medians are compared. Choice.
     compared_iterations: int = 9
-    # Times the median of MXNet's own routing: an iteration of it that took longer is late. Choice: as for plans.
-    late_own: float = 1.25
+    # Times the median of MXNet's own routing: iterations of it that take longer, or less by as much, tell that the network has
+    # changed. Choice: as for late plans.
+    off_own: float = 1.25
     # Iterations of MXNet's own routing that are chosen at once, at most: until then workers ask nobody, and nothing that they show
     # changes it. Choice.
     run_iterations: int = 8

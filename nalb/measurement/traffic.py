@@ -19,11 +19,11 @@ class Traffic:
     size_bytes; start_s, end_s: when the forecast and the whole message were read. first_s, last_s: the earliest and the latest.
     """
 
-    def __init__(self, samples: Samples, has_full_cores: Mask | bool = False):
+    def __init__(self, samples: Samples, has_full_cores: Mask | bool = False, is_stale: bool = False):
         """samples: a row for each message. has_full_cores: whether each node's cores worked nearly all the time, shape (N,), or
-        one answer for all nodes.
+        one answer for all nodes. is_stale: the iteration's plan was made before the iteration before had been observed.
         """
-        self.has_full_cores = has_full_cores
+        self.has_full_cores, self.is_stale = has_full_cores, is_stale
         self.samples = samples
         self.source, self.target, self.is_push = samples["source"], samples["target"], samples["is_push"]
         self.size_bytes = samples["size_bytes"].astype(np.float64)
@@ -42,7 +42,7 @@ class Traffic:
         left["start_s"] = np.maximum(left["start_s"], at_s)
         part = np.divide(left["end_s"] - left["start_s"], whole_s, out=np.ones(len(left)), where=whole_s > 0)
         left["size_bytes"] = np.maximum(1, left["size_bytes"] * part)
-        return Traffic(left, self.has_full_cores)
+        return Traffic(left, self.has_full_cores, self.is_stale)
 
     def grouped(self, group: Ints) -> "Traffic | None":
         """The traffic between groups of nodes, as if each group were one node; None for none. group: each node's, shape (N,)."""

@@ -13,8 +13,8 @@ Values of two bytes are float32 in memory, where the caller converts them, and t
 Shared memory is one segment, with a place for each sum of an iteration. A place is used again once its sum has been read; an
 iteration that comes earlier waits. So there is one copy of the gradients at most.
 
-Once the agent has ended, sums under way and all later calls raise why. A script that hears of it by neither may go on while its
-main thread computes or writes: it comes to its next sum. One that waits for GRACE_S, for another rank elsewhere (in gloo, say), is
+Once the agent has ended, sums under way and all later calls raise why. A script may go on while its main thread, or the one that
+last called, computes or writes: it comes to its next sum. One that waits for GRACE_S, for another rank elsewhere (in gloo, say), is
 ended: gloo would wait for half an hour. So is one that has heard, and waits elsewhere for GRACE_S all the same: a backward pass
 waits for all sums before it raises the error of one.
 """
@@ -41,7 +41,7 @@ from nalb.plane.cycle import CycleRecorder, key_of
 from nalb.plane.memory import OwnSegment
 from nalb.planning.slices import sum_dtype
 from nalb.process.last_words import die, tell_launcher
-from nalb.process.main_thread import MainThread
+from nalb.process.thread_work import ThreadWork
 from nalb.services.batching.messages import BatchSizes
 from nalb.services.exchange.calls import announcement
 from nalb.services.exchange.messages import CallAgreed, Finish, TensorSpec
@@ -125,10 +125,12 @@ class Front:
         self.by_plane = 0  # sums that went by the plane
         # Whether a script is ended that waits for GRACE_S and has not heard of an error, or waits where none is heard.
         self.ends_script = True
-        self.waits_elsewhere: Callable[[], bool] = lambda: False  # whether it waits for other ranks just then, not here
+        # Whether a thread, by Python's number, waits for other ranks just then, not here.
+        self.waits_elsewhere: Callable[[int], bool] = lambda _: False
         # Why it waits elsewhere for what cannot come; None: it does not, or this was answered before. Asked each LOOK_S.
         self.why_in_vain: Callable[[], str | None] = lambda: None
-        self.spins = False  # whether the script's main thread may compute while it waits for other ranks
+        self.spins = False  # whether the script's threads may compute while they wait for other ranks
+        self._callers = {threading.main_thread().ident or 0: os.getpid()}  # the kernel's numbers of threads by Python's
         self.waited_s = 0.0  # in `place`
         self._in_order = threading.RLock()  # one call at a time: the order of calls is alike on all ranks
         self._news = threading.Condition()  # guards what follows
@@ -306,6 +308,17 @@ class Front:
         self._wait(lambda: not self._rings and not self._under_way)
         self.send(o.BreakOff())
 
+    def note_caller(self) -> None:
+        """Take in that this thread is one of the script's: it may train elsewhere than in its main thread."""
+        main = threading.main_thread().ident or 0
+        self._callers = {main: os.getpid(), threading.get_ident(): threading.get_native_id()}
+
+    def await_sums(self) -> None:
+        """Wait until all sums that have begun are there. Raises JobFailed."""
+        with self._news:
+            begun = list(self._under_way.values())
+            self._wait(lambda: not any(one in begun for one in self._under_way.values()))
+
     def note_by_gloo(self) -> None:
         """Tell that the script begins a collective of all ranks that is gloo's alone: it would wait for one that has left."""
         with self._news:
@@ -359,14 +372,15 @@ class Front:
                 self.agent.send(o.Leave(carried(self._failure(Cause.UNREACHABLE, why))))
 
     def _end_script(self) -> None:
-        since_s, error, script = monotonic(), self._error, MainThread()
+        since_s, error, threads = monotonic(), self._error, [ThreadWork(one) for one in self._callers.values()]
         assert error is not None
         while monotonic() - since_s < GRACE_S:
             sleep(min(STUCK_CHECK_S, GRACE_S))
             if self._is_leaving:
                 return
-            is_at_work = script.is_at_work() and not self.spins
-            if (self._has_heard or is_at_work) and not self.waits_elsewhere():
+            looks = [one.is_at_work() for one in threads]  # at each thread, whatever another does
+            is_at_work = any(looks) and not self.spins
+            if is_at_work or (self._has_heard and not any(map(self.waits_elsewhere, self._callers))):
                 since_s = monotonic()
         die(error.failure, error.exit_code)
 

@@ -141,11 +141,13 @@ class RankIterations:
             return self._plan is None if self._progress is None else order.tensor == 0
         if isinstance(order, orders.RingDone):
             return self._plan is None and self._is_registered
-        if isinstance(order, orders.WriteKept):  # the script may wait for it before it begins the iteration's next sum
+        if isinstance(
+            order, orders.WriteKept | orders.ReadKept
+        ):  # the script may come to it before the iteration's next sum
             return self._progress is not None and not self._progress.has_summed(len(self._calls))
         if isinstance(order, orders.Leave):
             self._break_off()
-        between = orders.TensorList | orders.ReadKept | orders.Leave
+        between = orders.TensorList | orders.Leave
         return self._progress is not None and isinstance(order, between)
 
     def _write_kept(self, order: orders.WriteKept) -> None:

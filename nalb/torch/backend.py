@@ -137,6 +137,17 @@ class NalbGroup(dist.ProcessGroup):  # type: ignore[misc]
         self._know_devices()
         return super()._get_backend(device)
 
+    def _note_caller(self) -> None:
+        if (front := self.front) is not None:
+            front.note_caller()
+
+    def _await_sums(self) -> None:
+        """Wait for the plane's sums, as gloo's barrier waits for gloo's: a script may take it for the end of what it has begun."""
+        if self._job is not None and self._job.machine is not None:
+            self._job.machine.await_sums()
+        elif (front := self.front) is not None:
+            front.await_sums()
+
     def _note_by_gloo(self) -> None:
         """A collective of all ranks goes to gloo, which would wait for a rank that has left until its timeout."""
         if (front := self.front) is not None:
@@ -161,6 +172,7 @@ class NalbGroup(dist.ProcessGroup):  # type: ignore[misc]
     ) -> dist.Work:
         """Sum in place, or average, or combine as gloo does. As in groups of torch's, an operation may stand for options."""
         self._know_devices()
+        self._note_caller()
         tensors = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
         if not isinstance(opts, dist.AllreduceOptions):
             opts = _options_of(op if opts is None else opts, timeout)
@@ -216,6 +228,19 @@ def let_go_of_unused() -> None:
         kept_gloo.pop(_unused.pop(), None)
 
 
+def _forget_all() -> None:
+    """In a child of os.fork: the threads of gloo and of the job stayed behind, so nothing of the parent's can end here."""
+    global _job
+    for one in kept_gloo.values():
+        one.keep()
+    kept_gloo.clear()
+    _unused.clear()
+    _job = None
+
+
+os.register_at_fork(after_in_child=_forget_all)
+
+
 def _options_of(operation: dist.ReduceOp | None, timeout: timedelta | None) -> dist.AllreduceOptions:
     """The options of a sum; None: torch's defaults."""
     options = dist.AllreduceOptions()
@@ -229,6 +254,9 @@ def _options_of(operation: dist.ReduceOp | None, timeout: timedelta | None) -> d
 def _hand_on(name: str) -> None:
     def call(self: NalbGroup, *args: Any, **named: Any) -> dist.Work:
         self._know_devices()
+        self._note_caller()
+        if name == "barrier":
+            self._await_sums()
         if name not in OF_TWO_RANKS:
             self._note_by_gloo()
         if name in GATHERED:

@@ -59,7 +59,11 @@ class Gloo:
     def keep_where_cut_off(self) -> None:
         """Keep the group to the process's very end where it is cut off: to end its threads would wait until gloo's timeout."""
         if self.is_cut_off():
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.group))
+            self.keep()
+
+    def keep(self) -> None:
+        """Keep the group to the process's very end."""
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.group))
 
     def _under_way(self) -> bool:
         for one in list(self._works):

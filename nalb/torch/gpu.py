@@ -65,13 +65,16 @@ class GpuSums:
                 flat[start:stop].copy_(pinned[start:stop], non_blocking=True)
 
         def ended(error: Exception | None) -> None:
-            with self._cuda.stream(self._stream), torch.inference_mode(tensor.is_inference()):
-                if error is None and not tensor.is_contiguous():
-                    tensor.copy_(flat.view(tensor.shape))
-                after = self._cuda.Event()
-                after.record()
-                self._free[len(flat), flat.dtype].append((pinned, after))
-                work.complete(error)  # the Future notes this stream: whoever waits for it lets his own stream wait
+            try:
+                with self._cuda.stream(self._stream), torch.inference_mode(tensor.is_inference()):
+                    if error is None and not tensor.is_contiguous():
+                        tensor.copy_(flat.view(tensor.shape))
+                    after = self._cuda.Event()
+                    after.record()
+                    self._free[len(flat), flat.dtype].append((pinned, after))
+                    work.complete(error)  # the Future notes this stream: whoever waits for it lets his own stream wait
+            except Exception as problem:  # CUDA's, which each later call of the GPU's raises too
+                work.complete(error or problem)
 
         way.begin(summed, ended)
         self._thread.submit(hand_in)

@@ -123,9 +123,9 @@ def meet(store: dist.Store, rank: int, size: int) -> str:
         words = _told(store, [f"word{one}" for one in range(size)], "0")
 
 
-def waits_in_torch() -> bool:
-    """Whether the main thread is within a backward pass, or within a call of torch.distributed's."""
-    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+def waits_in_torch(thread: int) -> bool:
+    """Whether a thread is within a backward pass, or within a call of torch.distributed's."""
+    frame = sys._current_frames().get(thread)
     return frame is not None and frame.f_code.co_filename.startswith(WAITING)
 
 

@@ -37,6 +37,7 @@ class Machine:
         number = next(index for index, ranks in enumerate(machines) if rank in ranks)
         ranks = machines[number]
         self._front = front
+        self._begun: list[dist.Work] = []  # sums that may be under way
         place = ranks.index(rank), len(ranks)  # a rank alone is a group of one, in which sums and copies do nothing
         self._sums = new_gloo(f"machine{number}/sums", *place)
         self._copies = new_gloo(f"machine{number}/copies", *place)
@@ -47,6 +48,16 @@ class Machine:
 
     def add_up(self, tensor: torch.Tensor, group: str) -> dist.Work:
         """Begin the sum over all ranks of all machines. group: the name of the group that sums."""
+        work = self._begin(tensor, group)
+        self._begun = [one for one in self._begun if not one.is_completed()] + [work]
+        return work
+
+    def await_sums(self) -> None:
+        """Wait until all sums that have begun are there. Raises the error of one that does not come."""
+        for work in list(self._begun):
+            work.wait()
+
+    def _begin(self, tensor: torch.Tensor, group: str) -> dist.Work:
         if self._front is None:
             # a clone: the copy may come before gloo is done with the sum here
             self._sums.group.allreduce([tensor.clone()])

@@ -1,8 +1,9 @@
 """Works of torch.distributed whose sums a thread of nalb's completes."""
 
+import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from copy import copy
 from datetime import timedelta
 
@@ -14,6 +15,15 @@ from nalb.errors import PeerError
 # A Future runs its callbacks in the thread that completes it. Those of a comm hook may wait for another sum, as PowerSGD's do. So
 # they must not hold up the thread that brings sums home, nor each other.
 _callbacks = ThreadPoolExecutor(64, "nalb-callbacks")
+
+
+def _renew_callbacks() -> None:
+    """In a child of os.fork, which has none of these threads."""
+    global _callbacks
+    _callbacks = ThreadPoolExecutor(64, "nalb-callbacks")
+
+
+os.register_at_fork(after_in_child=_renew_callbacks)
 
 
 class SumMissing(PeerError, RuntimeError):
@@ -44,16 +54,22 @@ class SumWork(dist._Work):  # type: ignore[misc]
             self._error = error and error.with_traceback(None)  # whose frames may have this work: a cycle
             self._is_done.set()
         # what follows in a stream waits for what was queued in the stream of this thread
-        stream = torch.cuda.current_stream(self._tensor.device) if self._tensor.is_cuda else None
+        stream = None
         try:
+            stream = torch.cuda.current_stream(self._tensor.device) if self._tensor.is_cuda else None
             _callbacks.submit(self._call_back, stream)
-        except RuntimeError:  # the interpreter ends, and takes no new work
+        except RuntimeError:  # the interpreter ends, and takes no new work; or CUDA has failed
             self._call_back(stream)
 
     def _call_back(self, stream: "torch.cuda.Stream | None") -> None:
-        with nullcontext() if stream is None else torch.cuda.stream(stream):
-            # A Future notes this stream only for tensors in its value. What follows in its callbacks' streams then waits for it.
-            self._first.set_result([] if self._error is not None else [self._tensor])
+        try:
+            with nullcontext() if stream is None else torch.cuda.stream(stream):
+                # A Future notes this stream only for tensors in its value. What its callbacks' streams do then waits for it.
+                self._first.set_result([] if self._error is not None else [self._tensor])
+        except RuntimeError as problem:  # CUDA's, which each later call of the GPU's raises too
+            self._error = self._error or problem
+            with suppress(RuntimeError):  # it is complete
+                self._first.set_result([])
 
     def _value(self, _: "torch.futures.Future[list[torch.Tensor]]") -> list[torch.Tensor]:
         if self._error is not None:

@@ -53,6 +53,23 @@ def test_where_the_network_changes_again_and_again_no_plan_is_early():
     assert not any(pays)
 
 
+def test_where_no_estimate_is_ever_refuted_long_iterations_are_paid():
+    """Estimators of one's own may never say that they were wrong."""
+    early, pays = EarlyPlans(), []
+    for number in range(200):
+        early.judge(2 * TOOK_S if number % 4 == 0 else TOOK_S, None if early.pay else WAIT_S, False)
+        pays.append(early.pay)
+    assert not any(pays[8:])
+
+
+def test_iterations_that_have_become_longer_for_good_are_calm():
+    early = learned()
+    calm(early, 8)
+    for _ in range(40):
+        early.judge(2 * TOOK_S, None if early.pay else 2 * WAIT_S, False)
+    assert early.pay
+
+
 def test_a_long_calm_is_worth_a_few_iterations_alone():
     """A network that has begun to change is believed soon."""
     early = learned()

@@ -95,13 +95,63 @@ def test_when_iterations_grow_plans_are_back_at_once_and_stay_where_links_make_m
     assert play(routing, 100, 3.0, 9.0, own_links_s=math.inf) == 100 * "p"
 
 
+def test_when_iterations_become_shorter_plans_are_back_at_once_and_stay_where_they_take_less():
+    routing = Routing()
+    play(routing, 300, 4.0, 3.0)
+    while not routing.is_settled:
+        play(routing, 1, 4.0, 3.0)
+    play(routing, 3, 4.0, 3.0)
+    assert play(routing, LOOK + LOOK, 0.5, 0.7) == LOOK * "o" + LOOK * "p"
+    assert play(routing, TRIAL, 0.5, 0.7) == TRIAL * "o", "it may have been a disturbance"
+    assert play(routing, 100, 0.5, 0.7) == 100 * "p"
+
+
+@pytest.mark.parametrize("part", [1.5, 0.6])
+def test_a_disturbance_costs_little(part):
+    """For a few iterations in each hundred both ways take another time."""
+    routing, word = Routing(), ""
+    play(routing, 100, 1.3, 1.0)
+    for _ in range(30):
+        for step in range(100):
+            now = part if step < LOOK + 1 else 1.0
+            word += play(routing, 1, 1.3 * now, 1.0 * now)
+    assert word.count("p") < 0.1 * len(word)
+
+
+def test_longer_and_shorter_iterations_by_turns_are_no_change():
+    routing = settled(0.5)
+    play(routing, 10, 1.0, 0.5)
+    for _ in range(10):
+        assert play(routing, 1, 1.0, 0.7) + play(routing, 1, 1.0, 0.35) == "oo"
+
+
 def settled(own_s):
-    """Routing that has left all to MXNet for a while."""
+    """Routing that has left all to MXNet for a while, and knows how long that takes."""
     routing = Routing()
     play(routing, SURE + TRIAL, 1.0, own_s)
     assert routing.is_settled
-    play(routing, 1, 1.0, own_s)
+    for _ in range(RULES.compared_iterations):
+        play(routing, 1, 1.0, own_s)
     return routing
+
+
+def test_plans_under_way_when_a_stretch_begins_are_not_those_after_it():
+    routing = settled(0.7)
+    while routing.is_settled:
+        assert routing.choose_own() == 1
+        routing.judge_own(0.7)
+    for _ in range(LOOK):
+        assert routing.choose_own() == 0
+        routing.judge_plan(1.0, 1.0, is_explained=False, own_links_s=0.0)
+    assert routing.choose_own() == 1
+    routing.judge_plan(1.0, 1.0, is_explained=False, own_links_s=0.0)  # was made before that was known
+    routing.judge_own(0.7)
+    for _ in range(LOOK):
+        routing.judge_own(2.0)
+    for _ in range(LOOK):
+        assert routing.choose_own() == 0
+        routing.judge_plan(1.0, 1.0, is_explained=False, own_links_s=0.0)
+    assert routing.choose_own() == 1
 
 
 @pytest.mark.parametrize(
@@ -116,7 +166,7 @@ def test_no_more_are_chosen_at_once_than_until_plans_are_looked_at():
     chosen = 0
     while routing.is_settled:
         chosen += routing.choose_own(99)
-    assert chosen == RULES.longest_rest - 1
+    assert chosen == RULES.longest_rest - RULES.compared_iterations
     assert routing.choose_own(99) == 0
 
 
@@ -153,7 +203,7 @@ def test_other_tensors_are_looked_at_anew():
         ("shortest_rest", 50),
         ("longest_rest", 20),
         ("compared_iterations", 1),
-        ("late_own", 9.0),
+        ("off_own", 9.0),
         ("run_iterations", 2),
         ("run_s", 0.1),
     ],

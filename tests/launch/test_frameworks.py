@@ -1,6 +1,7 @@
 """Which framework the workers' Python has."""
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -53,6 +54,23 @@ def test_the_commands_own_python_is_asked_on_a_host(
     (tmp_path / "hosts.toml").write_text("[[hosts]]\nname = 'a'\naddress = '10.9.0.1'\ndirectory = '~/job'\n")
     (host,) = load_hosts(tmp_path / "hosts.toml").hosts
     assert chosen_on(host, [command, "train.py"]) == framework
+
+
+def test_a_host_that_cannot_be_asked_counts_as_what_the_flags_need(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ssh").write_text("#!/bin/sh\nexit 255\n")
+    (tmp_path / "ssh").chmod(0o700)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    hosts = tmp_path / "hosts.toml"
+    hosts.write_text("[[hosts]]\nname = 'a'\naddress = '10.9.0.1'\ndirectory = '~/job'\n")
+    (host,) = load_hosts(hosts).hosts
+    assert [chosen_on(host, ["python"]), chosen_on(host, ["python"], TORCH)] == [MXNET, TORCH]
+    for words in ("launch --scheme gloo --plain", "launch --precision int8", "compare --plain --schemes gloo,exact"):
+        command = [sys.executable, "-m", "nalb.cli.main", *words.split(), "--hosts", str(hosts)]
+        told = subprocess.run([*command, "--", "true"], capture_output=True, text=True, cwd=tmp_path, check=False)
+        assert "worker a did not start: ssh to 10.9.0.1 failed" in told.stderr, told.stderr
+        assert "leave it out" not in told.stderr + told.stdout
 
 
 def test_both_none_another_and_no_answer_are_told(python) -> None:

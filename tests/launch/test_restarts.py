@@ -121,6 +121,27 @@ def test_restarts_say_where_the_job_goes_on(tmp_path: Path) -> None:
     )
 
 
+def test_hosts_are_asked_only_where_a_node_may_be_left_out(tmp_path: Path) -> None:
+    """Hosts that hang at a login take 20 s for every eight of them."""
+    asked: list[int] = []
+
+    def unreachable() -> set[str]:
+        asked.append(1)
+        return set()
+
+    for min_nodes, times in ((None, 0), (2, 1)):
+        left = [failed()]
+
+        def run(_: Attempt, left: list[Exception] = left) -> None:
+            if left:
+                raise left.pop()
+
+        see_through(
+            run, tmp_path, NODES, RestartPolicy(1, min_nodes, None), unreachable, lambda _: None, lambda _: None
+        )
+        assert len(asked) == times
+
+
 def test_an_interrupted_checkpoint_is_named_once(tmp_path: Path) -> None:
     policy = RestartPolicy(2, None, tmp_path)
 

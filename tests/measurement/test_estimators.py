@@ -275,6 +275,22 @@ def test_growth_grows_where_even_more_came_than_was_hoped():
     assert grown.down[0] == pytest.approx(RULES.growth**2 * grown.least[1, 0])
 
 
+def test_growth_waits_for_the_first_plan_that_may_hope_for_it():
+    """An iteration whose plan is older than the growth says nothing of it; what such a plan did not hope for is a surprise."""
+    shares = [0, 0, 0.5, 0.5]
+    capacity = CapacityEstimator(4)
+    capacity.observe(simulated([5e6] * 4, [5e6] * 4, shares))
+    faster = simulated([20e6] * 4, [20e6] * 4, shares)
+    assert capacity.observe(faster)
+    grown = capacity.estimate()
+    assert not capacity.observe(Traffic(faster.samples, is_stale=True))
+    assert capacity.estimate().down[0] == pytest.approx(grown.down[0], rel=0.01)
+    even_faster = simulated([28e6] * 4, [28e6] * 4, shares)
+    assert capacity.observe(Traffic(even_faster.samples, is_stale=True))
+    twice = capacity.estimate()
+    assert twice.down[0] == pytest.approx(RULES.growth * twice.least[1, 0])
+
+
 def test_a_change_anywhere_makes_older_proofs_lower_bounds():
     """Node 0's limits are proven. Then it has nothing to carry while node 1 becomes slow."""
     capacity, idle = CapacityEstimator(4), [0, 1 / 3, 1 / 3, 1 / 3]

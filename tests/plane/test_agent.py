@@ -273,6 +273,20 @@ def test_what_rounding_took_is_written_between_two_sums_of_an_iteration(environm
     assert [front.agent.wait(LIMIT_S) for front in fronts] == [0] * 2
 
 
+def test_what_rounding_took_may_be_read_between_two_sums_of_an_iteration(environment, tmp_path):
+    """A script may restore a checkpoint there, and go on with other sums."""
+    environment.setenv("NALB_PRECISION", "int8")
+    fronts = half_way()
+    for front in fronts:
+        path = str(tmp_path / f"{front.rank}.npz")
+        front.send(orders.WriteKept(path))
+        front.hear(orders.KeptWritten)
+        front.send(orders.ReadKept(path))
+        front.send(orders.BreakOff())
+        front.leave()
+    assert [front.agent.wait(LIMIT_S) for front in fronts] == [0] * 2
+
+
 @pytest.mark.parametrize("overtakes", [orders.Sum, orders.Leave, orders.WriteKept])
 def test_what_waits_for_a_sum_does_not_hold_up_its_elements(environment, tmp_path, overtakes):
     """A thread that copies from a GPU says what is there when it is, and the script goes on meanwhile."""

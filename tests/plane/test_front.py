@@ -355,7 +355,7 @@ def test_a_script_that_waits_elsewhere_at_the_end_is_ended(ends, monkeypatch, ha
     monkeypatch.setattr(fronts, "die", lambda *why: died.append(why))
     job = Job(ends)
     placed = job.place(3000) if has_heard else None
-    job.front.waits_elsewhere = lambda: bool(waits)
+    job.front.waits_elsewhere = lambda _: bool(waits)
     failure = Failure(cause=Cause.SILENT, detail="has not reported", role="agent", node="n1")
     job.agent.tell(o.Ended(failure))
     os.kill(job.front.agent.pid, signal.SIGKILL)

@@ -1,6 +1,6 @@
 """Two ranks that multiprocessing starts, which meet at an address of their own and end without leaving. forked.py [HOW]
 
-HOW: on rank 1 an exception ends them, while rank 0 waits for it in gloo.
+HOW: "used before": their parent had a job. Else: on rank 1 an exception ends them, while rank 0 waits for it in gloo.
 """
 
 import multiprocessing
@@ -10,6 +10,8 @@ import sys
 import torch
 import torch.distributed as dist
 
+from nalb.torch.works import SumWork
+
 
 def run(rank: int, port: int, how: str) -> None:
     torch.set_num_threads(1)
@@ -18,6 +20,8 @@ def run(rank: int, port: int, how: str) -> None:
         tensor = torch.full((5000,), float(step + rank))
         dist.all_reduce(tensor)
         assert tensor[4999] == 2 * step + 1
+    if how == "used before":
+        return
     if how and rank == 1:
         raise ValueError("the data are gone")
     if how:
@@ -31,6 +35,12 @@ if __name__ == "__main__":
     if how == "spawned":
         torch.multiprocessing.spawn(run, (port, how), 2)
         sys.exit()
+    if how == "used before":
+        dist.init_process_group("nalb", store=dist.HashStore(), rank=0, world_size=1)
+        work = SumWork(torch.zeros(1))
+        work.complete()
+        work.wait()
+        dist.destroy_process_group()
     fork = multiprocessing.get_context("fork")
     ranks = [fork.Process(target=run, args=(rank, port, how)) for rank in range(2)]
     for one in ranks:

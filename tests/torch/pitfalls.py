@@ -559,6 +559,24 @@ def methods() -> None:
     assert torch.equal(ours, theirs)
 
 
+def barrier_after_sums() -> None:
+    """Gloo's barrier waits for all that its group has begun, and scripts may count on it."""
+    size, rank = dist.get_world_size(), dist.get_rank()
+    for group in (dist.group.WORLD, gloo):
+        tensors = [torch.empty(elements, device=DEVICE) for elements in (400_000, 300_000, 200_000)]
+        for step in range(STEPS):
+            for tensor in tensors:
+                tensor.fill_(step + rank)
+            under_way = [dist.all_reduce(tensor, group=group, async_op=True) for tensor in tensors]
+            dist.barrier(group)
+            if DEVICE.type == "cuda":
+                torch.cuda.synchronize()
+            total = size * step + size * (size - 1) / 2
+            assert all(torch.equal(tensor, torch.full_like(tensor, total)) for tensor in tensors), (step, total)
+            for one in under_way:
+                one.wait()
+
+
 def devices_apart() -> None:
     """Groups that give one device's tensors to nalb, and the other's to gloo."""
     for backends, device in (("cpu:gloo,cuda:nalb", "cuda"), ("cpu:nalb,cuda:gloo", "cpu")):
@@ -580,6 +598,7 @@ SECTIONS = [
     batch_norm, sync_batch_norm, half_gradients, mixed_dtypes, half_hooks, half_sums, infinities, two_models, second_group,
     part_of_the_ranks, groups_that_go, device_mesh, replicated_shards, compiled, changed_alike, forked_workers,
     sums_in_callbacks, plain_sums, works, inference_mode, others, methods, devices_apart,
+    barrier_after_sums,
 ]  # fmt: skip
 
 if __name__ == "__main__":

@@ -62,7 +62,7 @@ def test_torch_knows_the_backend_and_loads_no_more_of_nalb(autoload: str, module
 
 @pytest.mark.torch
 def test_ranks_of_a_machine_sum_among_themselves_first() -> None:
-    names = ("hundred_steps", "works", "second_group", "plain_sums")
+    names = ("hundred_steps", "works", "second_group", "plain_sums", "barrier_after_sums")
     ended = ranks.run(PITFALLS.name, *names, size=4, RANKS_OF_A_MACHINE="2", **BY_PLANE)
     said = "\n".join(one.output[-3000:] for one in ended)  # where one rank fails, the others wait for it
     assert not any(one.code for one in ended), said
@@ -165,6 +165,14 @@ def test_a_rank_that_is_killed_ends_all_and_is_named(whom: str, how: str, word: 
 
 
 @pytest.mark.torch
+@pytest.mark.parametrize("how", ["backward", "thread"])
+def test_a_script_that_computes_for_long_while_another_rank_dies_hears_of_it(how: str) -> None:
+    survivor, dead = ranks.run("survivors.py", how, size=2, within_s=100.0, **BY_PLANE)
+    assert dead.code == 9
+    assert (survivor.code, "caught " in survivor.output) == (0, True), survivor.output[-3000:]
+
+
+@pytest.mark.torch
 def test_signals_that_a_script_handles_end_neither_agents_nor_the_coordinator() -> None:
     ended = ranks.run("endings.py", "signals", size=2, within_s=60.0, **BY_PLANE)
     assert [one.code for one in ended] == [0, 0], [one.output[-3000:] for one in ended]
@@ -186,6 +194,12 @@ def test_gloo_alone_runs_the_same_script_without_agents() -> None:
 @pytest.mark.torch
 def test_forked_ranks_without_variables_leave_in_good_order() -> None:
     (script,) = ranks.run("forked.py", size=1, within_s=90.0, MASTER_ADDR="", **BY_PLANE)
+    assert (script.code, script.output) == (0, "")
+
+
+@pytest.mark.torch
+def test_ranks_that_are_forked_off_a_process_that_had_a_job_begin_anew() -> None:
+    (script,) = ranks.run("forked.py", "used before", size=1, within_s=90.0, MASTER_ADDR="", **BY_PLANE)
     assert (script.code, script.output) == (0, "")
 
 

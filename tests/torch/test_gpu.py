@@ -127,3 +127,20 @@ def test_an_error_reaches_the_work(monkeypatch):
     with pytest.raises(ValueError, match="no agent"):
         work.wait()
     sums.close()
+
+
+def test_a_gpu_that_fails_leaves_no_sum_without_an_end(monkeypatch):
+    sums, cuda = made(monkeypatch)
+
+    class Broken(Cuda.Mark):
+        def record(self):
+            raise RuntimeError("CUDA error: an illegal memory access")
+
+    way = Way(5000)
+    way.ready = lambda _: None  # the sum is under way
+    work = sums.add_up(torch.ones(5000), way)
+    cuda.Event = lambda: Broken(cuda)
+    way.ended(None)
+    with pytest.raises(RuntimeError, match="illegal memory"):
+        work.wait()
+    sums.close()

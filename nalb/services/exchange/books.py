@@ -87,7 +87,7 @@ class IterationBooks:
         collector, work = self.collector, self.progress.work(self.planner.nodes.names)
         exposed_s, spread_s = collector.exposed_s(), collector.compute_spread_s()
         wait_s = median_low(one.done.plan_wait_s for one in self.progress.workers if one.done)
-        finished = FinishedIteration(samples, took_s, exposed_s, spread_s, work, iteration_s, wait_s)
+        finished = FinishedIteration(samples, took_s, exposed_s, spread_s, work, iteration_s, wait_s, planned.is_early)
         found = self.planner.judge(finished, planned)
         if self.observers.is_recorded(iteration):
             first_s = float(samples["start_s"].min()) if len(samples) else 0.0

@@ -237,8 +237,10 @@ class Iterations:
 
     def _planned(self, number: int, block: RunBlock, now_s: float) -> Planned:
         """Make the next plan of a block."""
-        if self._observers.begin() and block.inflight_bytes is not None:
-            self._inflight_bytes = block.inflight_bytes
+        if self._observers.begin():
+            self._planner.begin_block()
+            if block.inflight_bytes is not None:
+                self._inflight_bytes = block.inflight_bytes
         self._slicing.precision = self._planner.precisions.wanted.precisions.answers
         if self._slicing.change(block):  # it is another block, or what was measured asks for it
             self._begin_layout(now_s)

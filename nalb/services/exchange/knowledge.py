@@ -38,6 +38,7 @@ class FinishedIteration:
     work: Work | None = None  # of the nodes' cores; None: unknown
     iteration_s: float = 0.0  # with computing; 0: unknown
     plan_wait_s: float = 0.0  # what the median worker waited for the plan
+    is_early: bool = False  # its plan was made before the iteration before had ended
 
     @property
     def pace(self) -> IterationPace:
@@ -195,7 +196,8 @@ class NetworkKnowledge:
         if not len(finished.samples):
             return Learned(False, [])
         work = finished.work
-        traffic = Traffic(finished.samples, False if work is None else work.are_full(finished.exchange_s))
+        has_full_cores = False if work is None else work.are_full(finished.exchange_s)
+        traffic = Traffic(finished.samples, has_full_cores, finished.is_early)
         is_refuted = self._estimator.observe(traffic)
         found = [] if self._search is None else self._search.search(traffic)
         if plan is not None and work is not None:

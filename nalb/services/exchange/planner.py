@@ -34,6 +34,7 @@ class Planned:
     windows: Sequence[int] = ()  # the bytes that each node's worker may have under way; empty: no limit
     may_have_window: bool = True  # see Trust.has_window
     is_early: bool = False  # made before the iteration before it ended
+    is_first: bool = False  # of a block: workers also waited for what ran before
 
 
 class Planner:
@@ -55,6 +56,10 @@ class Planner:
         self._last: dict[str, Distribution] = {}  # each scheme's last plan, by its name
         self._slots, self._own, self._rules = slots, own, rules
         self._trust, self._early = Trust(rules), EarlyPlans(rules)
+        self._begins_block = False
+        self._is_fresh = (
+            False  # an iteration by plan has been judged since the last one that was not, and since the block began
+        )
         self._layout: Layout | None = None
 
     @property
@@ -118,6 +123,10 @@ class Planner:
             known = self.knowledge.now
             self.precisions.consider(known, self.layout.tensors, known.iteration)
 
+    def begin_block(self) -> None:
+        """Take in that the next iteration is the first of a block: another job or scheme may have run since the last one."""
+        self._begins_block, self._is_fresh = True, False
+
     def is_settled(self, options: PlanOptions) -> bool:
         """Whether the present iteration cannot change the next plan, so that `plan` may be called at once."""
         scheme = options.scheme
@@ -143,6 +152,8 @@ class Planner:
             and options.measures
             and self.precisions.wanted is self.chosen
             and not self._trust.needs_equal_shares
+            and not self._trust.looks_next(self.nodes.sites is not None)  # then the wait is measured anew as well
+            and self._is_fresh
             and self._early.pay
         )
 
@@ -164,7 +175,10 @@ class Planner:
         if decision.plan is not None:
             self._last[decision.scheme.name] = decision.plan
         planned = self._planned(decision, known, iteration, layout_version, options.inflight_bytes)
-        self.present = replace(planned, is_early=is_early)
+        self.present = replace(planned, is_early=is_early, is_first=self._begins_block)
+        self._begins_block = False
+        if decision.kind is not DecisionKind.PLANNED:
+            self._is_fresh = False
         return self.present
 
     def _planned(
@@ -211,8 +225,9 @@ class Planner:
         outcome = outcome_of(planned, finished, explained_s, learned.is_refuted, self.nodes.are_all_workers)
         self._trust.judge(outcome)
         if decision.scheme.follows_estimates and decision.kind is DecisionKind.PLANNED:
-            wait_s = None if planned.is_early else finished.plan_wait_s
+            wait_s = None if planned.is_early or planned.is_first else finished.plan_wait_s
             self._early.judge(finished.took_s, wait_s, learned.is_refuted)
+            self._is_fresh = self.present is not None and self.present.decision.kind is DecisionKind.PLANNED
         if self._own is not None and decision.scheme.may_leave_routing:  # else another scheme's plans are compared
             is_explained = not (outcome.is_late(self._rules) or learned.is_refuted)
             own_links_s, iteration_s = self._own.links_s(known), finished.iteration_s or finished.took_s

@@ -150,6 +150,7 @@ def test_a_rank_that_was_told_another_precision_is_named():
 
 FAILS_AT = 12
 STEADY = np.array([20e6, 12e6, 6e6])
+LAST_LOOK = 40  # iterations without a window are 5, 10, 20, ... apart
 WAIT_S = 0.5  # where an exchange takes 1.1 s at these rates, so three such waits make up for one
 
 
@@ -173,6 +174,8 @@ def test_plans_are_early_once_waiting_for_them_has_cost_an_iteration_and_never_w
 def test_each_iteration_has_its_own_samples_though_some_ranks_have_begun_the_next_one():
     """Rank 0 is a part of an iteration ahead when the others report."""
     agents = Agents("float32", plan_wait_s=WAIT_S)
+    for _ in range(LAST_LOOK):
+        agents.iterate(STEADY)
     iterate_until_plans_are_early(agents)
     begun_s, before = agents.now_s + 0.01, len(agents.events(IterationEvent))
     plan, untold, ended_s = agents.exchange(STEADY, begun_s)
@@ -184,7 +187,7 @@ def test_each_iteration_has_its_own_samples_though_some_ranks_have_begun_the_nex
         next_s = agents.now_s + 0.001
         next_plan, rows, ended_s = agents.exchange(STEADY, next_s)
         sent.append(sum(map(len, rows.values())))
-        agents.now_s = next_s + 0.2 * (ended_s - next_s)
+        agents.now_s = next_s + 0.1 * (ended_s - next_s)
         now_ns = 1e9 * agents.now_s
         early = {rank: [row for row in some if row.end_ns < now_ns] for rank, some in rows.items()}
         assert all(early.values())
@@ -199,6 +202,23 @@ def test_each_iteration_has_its_own_samples_though_some_ranks_have_begun_the_nex
     told = agents.events(IterationEvent)[before:]
     assert [one.samples for one in told] == sent[:-1]
     assert told[-1].rejected == {}
+
+
+def test_the_plan_of_a_look_waits_so_the_wait_is_measured_anew():
+    agents, early = Agents("float32", plan_wait_s=WAIT_S), set()
+    for _ in range(80):
+        if agents.is_next_plan_there():
+            early.add(agents.iteration + 1)
+        agents.iterate(STEADY)
+    looks = {one.iteration for one in agents.events(PlanEvent) if not one.inflight_bytes}
+    assert len(early) > 50
+    assert max(looks) > 70
+    assert not early & looks
+    agents.plan_wait_s = 0.0  # scripts compute for longer now, which two looks show
+    for rates, iterations in ((STEADY, 100), (STEADY / 4, 4), (STEADY, 100)):
+        for _ in range(iterations):
+            agents.iterate(rates)
+    assert not agents.is_next_plan_there(), "what was saved is spent, and nothing more is saved"
 
 
 def test_a_change_is_known_one_iteration_later_and_plans_wait_again_once_it_has_cost_much():

@@ -426,3 +426,29 @@ def test_the_words_of_a_reason_decide_nothing(decide):
             took[scheme] += [one.time_s for one in done]
     assert took["mine"] == took["exact"]
     assert took["exact"][-1] < 0.8 * took["exact"][4]
+
+
+def early(planner, nodes, count, wait_s=10.0):
+    """Whether, during each of so many iterations, the next plan should be made early."""
+    said, options = [], PlanOptions(find_scheme("exact", SCHEMES))
+    for _ in range(count):
+        is_early = bool(said and said[-1])
+        planned = planner.plan(0, 0, options, is_early=is_early)
+        said.append(planner.should_plan_early(options))
+        servers = np.array(planned.decision.plan.server_of_slice)
+        done = exchange(nodes, network(USUAL), planner.layout.sizes_bytes, servers, planned.windows or 0)
+        finished = FinishedIteration(done.samples, done.time_s, plan_wait_s=wait_s, is_early=is_early)
+        planner.judge(finished, planned)
+    return said
+
+
+def test_the_first_plan_of_a_block_is_followed_by_none_that_is_early_and_its_wait_does_not_count():
+    planner = planner_of()
+    assert not any(said := early(planner, NODES, 3)), said
+    assert early(planner, NODES, 8)[-1]
+    planner.begin_block()
+    assert early(planner, NODES, 3) == [False, True, True]
+    turns = planner_of()
+    for _ in range(20):  # each first iteration of a turn waits for the end of another job's turn
+        turns.begin_block()
+        assert early(turns, NODES, 1) + early(turns, NODES, 4, wait_s=0.0) == 5 * [False]

@@ -1,4 +1,4 @@
-"""Whether a process's main thread is at work."""
+"""Whether a thread is at work."""
 
 import subprocess
 import sys
@@ -8,10 +8,10 @@ import pytest
 # threading is imported before the fork: Python notes the main thread's number then
 SCRIPT = """
 import os, sys, threading, time
-from nalb.process.main_thread import MainThread
+from nalb.process.thread_work import ThreadWork
 if os.fork():
     sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))
-script, end_s = MainThread(), time.monotonic() + 0.3
+script, end_s = ThreadWork(os.getpid()), time.monotonic() + 0.3
 {waits}
 os._exit(script.is_at_work())
 """

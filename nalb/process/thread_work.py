@@ -1,6 +1,5 @@
-"""Tells whether this process's main thread is at work, or waits for somebody."""
+"""Tells whether a thread of this process is at work, or waits for somebody."""
 
-import os
 import time
 from pathlib import Path
 
@@ -9,11 +8,12 @@ AT_WORK_PART = (
 )
 
 
-class MainThread:
-    """This process's main thread, looked at now and then."""
+class ThreadWork:
+    """A thread of this process, looked at now and then. One that has ended is not at work."""
 
-    def __init__(self) -> None:
-        self._of_kernel = Path(f"/proc/self/task/{os.getpid()}")  # Python has the parent's number after os.fork
+    def __init__(self, number: int) -> None:
+        """number: the kernel's. The main thread's is `os.getpid()`: Python has the parent's number after os.fork."""
+        self._of_kernel = Path(f"/proc/self/task/{number}")
         self._could_run_s, self._looked_s = self._now()
 
     def is_at_work(self) -> bool:
@@ -31,5 +31,5 @@ class MainThread:
     def _text(self, name: str) -> bytes:
         try:
             return (self._of_kernel / name).read_bytes()
-        except OSError:  # the kernel keeps no such figures, or this process has no descriptor left at the moment
+        except OSError:  # the thread or its figures are not there, or this process has no descriptor left at the moment
             return b""

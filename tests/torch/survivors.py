@@ -1,0 +1,58 @@
+"""Rank 1 ends, and rank 0 computes on for longer than nalb waits for a script, until it hears of it. survivors.py HOW
+
+HOW: rank 0 computes a "backward" pass, or trains in a "thread" beside its main thread.
+"""
+
+import os
+import sys
+import threading
+import time
+
+import torch
+import torch.distributed as dist
+
+COMPUTES_S = 6.0
+SIZE = 700
+
+
+def compute() -> torch.Tensor:
+    """A loss whose backward pass takes COMPUTES_S or more, without a line of Python in it."""
+    weight = torch.ones(SIZE, SIZE, requires_grad=True)
+    end_s, found = time.monotonic() + COMPUTES_S / 2, weight
+    while time.monotonic() < end_s:
+        found = torch.matmul(found, weight)
+    return found.sum()
+
+
+def train(how: str) -> None:
+    rank = int(os.environ["RANK"])
+    for _ in range(8):
+        dist.all_reduce(torch.ones(5000))
+    loss = compute() if how == "backward" and rank == 0 else None
+    dist.all_reduce(torch.ones(5000))
+    if rank == 1:
+        time.sleep(0.5)
+        os._exit(9)
+    begun_s = time.monotonic()
+    if loss is not None:
+        loss.backward()
+    else:
+        while time.monotonic() < begun_s + COMPUTES_S:
+            pass
+    print(f"computed for {time.monotonic() - begun_s:.1f} s", flush=True)
+    try:
+        for _ in range(2):
+            dist.all_reduce(torch.ones(5000))
+    except RuntimeError as error:
+        print("caught", error, flush=True)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    dist.init_process_group("nalb")
+    if sys.argv[1] == "thread":
+        training = threading.Thread(target=train, args=("thread",))
+        training.start()
+        training.join()
+    else:
+        train(sys.argv[1])
