@@ -128,10 +128,11 @@ def measure(args: argparse.Namespace) -> None:
     schemes = list(dict.fromkeys(["stock", *args.schemes.split(",")]))
     times_s: dict[str, list[list[float]]] = {scheme: [] for scheme in schemes}
     cpu_s: dict[str, list[float]] = {scheme: [] for scheme in schemes}
+    if args.network:
+        ensure_privilege()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         if args.network:
-            ensure_privilege()
             emulation = stack.enter_context(network_up(load_network(find_network(args.network))))
             places, wrap = places_in(emulation), inside(emulation)
         else:

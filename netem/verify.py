@@ -102,12 +102,14 @@ def _flows_of_sites(emulation: Emulation) -> list[list[Flow | Together]]:
             node: [_joined(impairments[node][way][None], impairments[name][way][None]) for way in (0, 1)]
             for node in inside
         }
-        count = len(inside)
+        count, own = len(inside), [rates[node] for node in inside]
         outward = [
-            Flow(node, inside[node], hub, emulation.hub_address, up_mbps / count, does[node][0]) for node in inside
+            Flow(node, inside[node], hub, emulation.hub_address, mbps, does[node][0])
+            for node, mbps in zip(inside, shared_rates(up_mbps, [up for up, _ in own]), strict=True)
         ]
         inward = [
-            Flow(node, hub, inside[node], emulation.address(node), down_mbps / count, does[node][1]) for node in inside
+            Flow(node, hub, inside[node], emulation.address(node), mbps, does[node][1])
+            for node, mbps in zip(inside, shared_rates(down_mbps, [down for _, down in own]), strict=True)
         ]
         most_up_mbps = min(up_mbps, sum(rates[node][0] for node in inside))
         most_down_mbps = min(down_mbps, sum(rates[node][1] for node in inside))
@@ -121,6 +123,16 @@ def _flows_of_sites(emulation: Emulation) -> list[list[Flow | Together]]:
         nodes_of.setdefault(site, []).append(node)
     between = [_between(emulation, nodes_of[one][0], nodes_of[next_one][-1]) for one, next_one in _ring(list(nodes_of))]
     return [*_batches(up), *_batches(down), *_batches(within), *_batches(between)]
+
+
+def shared_rates(mbps: float, most_mbps: Sequence[float]) -> list[float]:
+    """What each of some machines gets of a rate, alike but for those whose own rate is lower. most_mbps: their own rates."""
+    shares, left_mbps = [0.0] * len(most_mbps), mbps
+    by_rate = sorted(range(len(most_mbps)), key=most_mbps.__getitem__)
+    for place, one in enumerate(by_rate):
+        shares[one] = min(most_mbps[one], left_mbps / (len(by_rate) - place))
+        left_mbps -= shares[one]
+    return shares
 
 
 def _ring(names: Sequence[str]) -> list[tuple[str, str]]:

@@ -51,7 +51,7 @@ def main(args: argparse.Namespace) -> int:
     medians = {alpha: found.median_s for alpha, found in times.items()}
     best = min(medians, key=lambda alpha: medians[alpha])
     for alpha, median in medians.items():
-        table.add_row(f"{alpha:.0f}", str(times[alpha].slice_bytes), f"{median:.3f}", f"{median / medians[best]:.3f}")
+        table.add_row(f"{alpha:.4g}", str(times[alpha].slice_bytes), f"{median:.3f}", f"{median / medians[best]:.3f}")
     show_table(table)
-    print_line(f"alpha = {best:.0f} bytes: use --alpha-bytes {best:.0f}, or NALB_ALPHA_BYTES={best:.0f}")
+    print_line(f"alpha = {best:.4g} bytes: use --alpha-bytes {best:.4g}, or NALB_ALPHA_BYTES={best:.4g}")
     return 0

@@ -294,5 +294,11 @@ def _check(args: argparse.Namespace, schemes: list[Variant], framework: str) -> 
     if args.replay and (sizing := [one.name for one in schemes if one.scheme and one.scheme.sizes_batches]):
         raise InputError(f"--schemes {sizing[0]} sizes batches, which a replay does not compute: use --train")
     check_metrics_flag(args)
+    if args.metrics is not None and (args.batching or args.parallels):
+        flag = "--batching" if args.batching else "--parallel"
+        raise InputError(
+            f"--metrics {args.metrics}: with {flag} each training has a record of its own: leave it out, and follow one by"
+            f" `nalb metrics RUN/NAME --port {args.metrics}`"
+        )
     require_library(args.predictor)
     estimators_with(args.estimator)  # a fault in a user's own estimator is reported before anything starts

@@ -24,7 +24,7 @@ from nalb.live.tail import newest_restart
 from nalb.measurement.estimators import DEFAULT_ESTIMATOR, ESTIMATORS
 from nalb.options import JOINT_BATCHING, NETWORK_PREDICTORS, PREDICTORS, STALENESS_MOST, JobOptions
 from nalb.planning.slices import Tensor
-from nalb.reporting.about_file import write_about
+from nalb.reporting.about_file import running, write_about
 from nalb.schemes import AUTO, GLOO, SCHEMES, Scheme
 from nalb.settings import batch_maxima
 from nalb.tokens.policies import FELAS, conflict
@@ -358,7 +358,7 @@ def around_of(
     @contextmanager
     def around(run_dir: Path) -> Iterator[None]:
         write_about(run_dir, __version__, args.words, iterations, getattr(args, "max_restarts", 0))
-        with metrics_beside(run_dir, args.metrics):
+        with running(run_dir), metrics_beside(run_dir, args.metrics):
             yield
 
     return around

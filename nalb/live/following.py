@@ -13,7 +13,7 @@ from nalb.events import AnyEvent
 from nalb.live.state import FAILED, RUNNING, LiveState
 from nalb.live.tail import SAMPLES, RunTail
 from nalb.process.own_program import own_argv
-from nalb.reporting.about_file import ABOUT, read_about
+from nalb.reporting.about_file import ABOUT, is_held, read_about
 
 # Without a coordinator's socket for so long, a failed job is over that might have been restarted. Before the next attempt the
 # launcher looks which hosts are lost: that takes up to 20 s for every eight of them.
@@ -52,16 +52,24 @@ class Follower:
             yield event
 
     def is_over(self, now_s: float) -> bool:
-        """Whether the job has ended, by the sockets in its directory. One that had ended before the first look is over at once."""
+        """Whether the run has ended, by its directory's lock and sockets. One with a record that ended before is over at once."""
         if self.tail.is_running:
             self._gone_s, self._has_run = None, True
             return False
         if not self._has_run:
             has_begun = self.state.phase in (RUNNING, FAILED) or self.state.iterations + self.state.tokens > 0
-            return has_begun or self._is_record_empty()
+            if has_begun or self._is_record_empty():
+                return True
+            if not self._was_here():
+                return False
         self._gone_s = now_s if self._gone_s is None else self._gone_s
         has_more = self._max_restarts is None or self.state.restarts < self._max_restarts
         return now_s - self._gone_s >= (BETWEEN_S if has_more and self.state.phase == FAILED else LAST_WORDS_S)
+
+    def _was_here(self) -> bool:
+        """Whether the run began on this machine, where its command's lock can be seen."""
+        about = read_about(self.tail.run_dir)
+        return about is not None and about.is_of_here and is_held(self.tail.run_dir) is not None
 
     def _is_record_empty(self) -> bool:
         """Whether a coordinator has begun a record, which it does once its socket stands, and has noted nothing."""

@@ -3,7 +3,8 @@
 The coordinator appends each event to samples.jsonl as soon as the disk takes it, so a follower also sees what came before it.
 Messages of single iterations, which make up most of the file, are passed over. A run that was restarted goes on in restart-1,
 restart-2 and so on.
-The coordinator's socket for observers stands in the directory as long as a job runs; its absence tells that the job is over.
+The coordinator's socket for observers stands in the directory as long as a job runs, and the command that runs one or several jobs
+holds a lock; the absence of both tells that the run is over.
 Choice not taken: to connect to that socket, which tells the same events, and those before it not at all.
 """
 
@@ -14,6 +15,7 @@ from pathlib import Path
 
 from nalb.errors import InputError
 from nalb.events import AnyEvent
+from nalb.reporting.about_file import is_held
 from nalb.reporting.run_file import event_of
 
 SAMPLES = "samples.jsonl"
@@ -53,7 +55,12 @@ class RunTail:
 
     @property
     def is_running(self) -> bool:
-        """Whether a coordinator's socket stands in the directory of the newest attempt. A guardian removes that of a killed job."""
+        """Whether a command holds the directory, or a coordinator's socket stands in that of the newest attempt.
+
+        A guardian removes the socket of a killed job.
+        """
+        if is_held(self.run_dir):
+            return True
         folder = self.run_dir / f"restart-{newest}" if (newest := newest_restart(self.run_dir)) else self.run_dir
         return any(path.is_socket() for path in folder.glob("observers*"))
 

@@ -1,15 +1,22 @@
 """What becomes of this process's standard output and error."""
 
+import io
 import os
 import sys
 from typing import TextIO
 
 
 def open_output() -> None:
-    """Discard what is printed to a stdout or stderr that is closed, as by `>&-`: Python has none then."""
+    """Discard what is printed to a stdout or stderr that is closed, as by `>&-`: Python has none then.
+
+    Characters that the terminal's encoding has not are replaced.
+    """
     for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:
+        stream = getattr(sys, name)
+        if stream is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
+        elif isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="replace")
 
 
 def discard_output(stream: TextIO | None = None) -> None:

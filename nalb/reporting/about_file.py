@@ -1,9 +1,11 @@
-"""Reads and writes about.json of a run directory: when, where and by which command and version the run began."""
+"""Reads and writes about.json of a run directory: when, where and by which command the run began. A lock on it says: it runs."""
 
+import fcntl
 import os
 import platform
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 
@@ -24,6 +26,11 @@ class About(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     command: list[str]  # the words after `nalb`
     iterations: int | None = None  # how many the run will have in all; None: the script decides
     max_restarts: int | None = None  # after failures; None: not known
+
+    @property
+    def is_of_here(self) -> bool:
+        """Whether the run began on this machine."""
+        return self.machine.startswith(f"{socket.gethostname()}, ")
 
 
 def write_about(
@@ -46,3 +53,24 @@ def read_about(run_dir: Path) -> About | None:
     if not path.exists():
         return None
     return read_json(path, About, "make it a readable file", "restore the file, or remove it")
+
+
+@contextmanager
+def running(run_dir: Path) -> Iterator[None]:
+    """Hold a lock on about.json meanwhile: `is_held` tells by it that the run goes on, also between two of its jobs."""
+    with open(run_dir / ABOUT, "rb+") as file:
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def is_held(run_dir: Path) -> bool | None:
+    """Whether a command of this machine runs in the directory; None: that cannot be seen."""
+    try:
+        with open(run_dir / ABOUT, "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return None
+    return False

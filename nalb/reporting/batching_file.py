@@ -28,6 +28,15 @@ class BatchingResult(msgspec.Struct, forbid_unknown_fields=True):
         """The number of updates after which a test first reached the accuracy; None where none did."""
         return next((updates for updates, reached in self.curve if reached >= accuracy), None)
 
+    def seconds_of(self, updates: int) -> float:
+        """The time that rank 0, which makes the tests, took for its first `updates` updates, tests included."""
+        return sum(period_s[0] for period_s in self.period_s[:updates])
+
+    def seconds_to(self, accuracy: float) -> float | None:
+        """The time after which a test first reached the accuracy; None where none did."""
+        updates = self.updates_to(accuracy)
+        return None if updates is None else self.seconds_of(updates)
+
     def add(self, event: BatchEvent) -> None:
         """Add the event of one iteration."""
         self.sizes.append(event.sizes)

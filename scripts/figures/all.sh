@@ -33,6 +33,7 @@ make() {
 
 # emulated NAME NETWORK SCHEMES ITERATIONS MODEL: one `nalb compare`, whose result becomes docs/results/data/NAME.json
 emulated() {
+  [ -e "runs/$1/run.json" ] || rm -rf "runs/$1" # of a comparison that was ended
   [ -e "runs/$1/run.json" ] || "$python" -m nalb.cli.main compare --network "$2" --replay "$5" --schemes "$3" --iterations "$4" --out "runs/$1"
   cp "runs/$1/run.json" "docs/results/data/$1.json"
 }
@@ -62,6 +63,7 @@ make fig6 40 "$python" scripts/figures/fig6_slices.py
 make fig7 25 "$python" scripts/figures/fig7_overhead.py
 make judge 35 "$python" scripts/figures/judge_schemes.py
 make families 20 families
+grep -qs "^simulate-families	" runs/all.tsv || rm -f runs/families.jsonl # of one that was ended
 make simulate-families 120 "$python" scripts/figures/simulate_families.py --first 93001 --networks 50 --starts 3 --out runs/families.jsonl
 make lb-bsp 50 "$python" scripts/figures/lb_bsp_figures.py
 make lb-bsp-prediction 20 "$python" scripts/figures/lb_bsp_prediction.py --seeds 10
@@ -75,9 +77,9 @@ make pace-emulated 75 "$venv_torch/bin/python" scripts/figures/name_the_pace_emu
 make learning-cost 15 "$python" scripts/figures/learning_cost.py --first 70001 --networks 4
 make precisions 45 "$venv_torch/bin/python" scripts/figures/precisions.py
 mkdir -p docs/results/data/fewer-bytes
-fewer_bytes=(benchmarks/fewer_bytes.py --iterations 12 --rounds 1 --mxnet-python "$python" --out docs/results/data/fewer-bytes/wan6-static.json)
+fewer_bytes=(benchmarks/fewer_bytes.py --iterations 20 --rounds 2 --mxnet-python "$python" --out docs/results/data/fewer-bytes/wan6-static.json)
 if [ -x hivemind/bin/python ]; then
-  make fewer-bytes 15 "$venv_torch/bin/python" "${fewer_bytes[@]}" --hivemind-python hivemind/bin/python
+  make fewer-bytes 25 "$venv_torch/bin/python" "${fewer_bytes[@]}" --hivemind-python hivemind/bin/python
 else
   echo "fewer-bytes: no hivemind/bin/python: docs/results/fewer-bytes.md says how to make it"
 fi
@@ -98,7 +100,7 @@ fi
 make lbb 15 "$python" scripts/figures/lbb_figures.py
 make fela 30 "$python" scripts/figures/fela_figures.py --simulated
 make fela-trainings 120 "$python" scripts/figures/fela_trainings.py
-for name in main-results plane-results cai-method fig4 precisions lb-bsp lb-bsp-prediction dynamic-batching lbb; do
+for name in main-results plane-results cai-method fig4 fig6 judge precisions lb-bsp lb-bsp-prediction dynamic-batching lbb; do
   [ ! -d "runs/$name" ] || take "$name"
 done
 "$python" scripts/figures/results_tables.py

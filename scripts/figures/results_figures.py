@@ -191,11 +191,11 @@ def accuracy_over_time(axes: Axes, runs: dict[str, BatchingResult], names: dict[
     """Draw tested accuracy over seconds of training, a line for each batching. names: by batching."""
     for (name, label), marker in zip(names.items(), MARKERS, strict=False):
         one = runs[name]
-        times_s = [updates * one.iteration_s for updates, _ in one.curve]
+        times_s = [one.seconds_of(updates) for updates, _ in one.curve]
         axes.plot(
             times_s, [accuracy for _, accuracy in one.curve], marker=marker, color="0.2", markersize=4, label=label
         )
-    axes.set_xlabel("time (s), without tests")
+    axes.set_xlabel("time (s), with tests")
     axes.set_ylabel("accuracy")
     axes.legend(frameon=False)
 

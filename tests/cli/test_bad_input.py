@@ -90,6 +90,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "compare --local 2 --framework torch --schemes gloo --encrypt -- true",
             "--schemes gloo does not encrypt: add",
         ),
+        (
+            "compare --network uneven4-cpu --train cnn --batching off,lb-bsp --metrics 9109",
+            "--metrics 9109: with --batching each training has a record of its own",
+        ),
         ("compare --network wan4-static --replay mobilenet --rounds 2", "only your own training has rounds"),
         ("compare --network wan4-static --replay mobilenet --encrypt", "are for trainings of your own: leave them out"),
         (

@@ -12,7 +12,7 @@ from nalb.errors import InputError
 from nalb.events import AbortEvent, StartedEvent, encode_line
 from nalb.live.following import BETWEEN_S, LAST_WORDS_S, Follower, metrics_beside
 from nalb.live.state import RUNNING
-from nalb.reporting.about_file import write_about
+from nalb.reporting.about_file import running, write_about
 from tests.live.test_state import READY, iterations
 
 
@@ -98,7 +98,8 @@ def test_a_job_that_ended_without_an_iteration_is_over(tmp_path, first):
 def test_a_job_that_ended_before_its_processes_had_met_is_over(tmp_path):
     write_about(tmp_path, "1.2.3", ["launch"])
     follower = Follower(tmp_path)
-    assert not follower.is_over(0.0)  # it may still begin
+    with running(tmp_path):
+        assert not follower.is_over(0.0)  # it may still begin
     with socket.socket(socket.AF_UNIX) as door:
         door.bind(str(tmp_path / "observers"))
         append(tmp_path)
@@ -107,6 +108,31 @@ def test_a_job_that_ended_before_its_processes_had_met_is_over(tmp_path):
     (tmp_path / "observers").unlink()
     assert Follower(tmp_path).is_over(2.0)
     assert [late.is_over(2.0), late.is_over(2.0 + LAST_WORDS_S)] == [False, True]
+
+
+def test_a_run_between_two_of_its_jobs_is_not_over(tmp_path):
+    """A comparison of one's own script has a job for each scheme, and each is set up anew."""
+    write_about(tmp_path, "1.2.3", ["compare"])
+    follower = Follower(tmp_path)
+    with running(tmp_path):
+        append(tmp_path, READY, *iterations(2))
+        for one in (follower, late := Follower(tmp_path)):
+            one.look()
+            assert not one.is_over(0.0)
+            assert not one.is_over(1000.0)
+    assert not late.is_over(1001.0)
+    assert late.is_over(1001.0 + LAST_WORDS_S)
+
+
+def test_a_run_that_ended_without_a_record_of_its_own_is_over(tmp_path):
+    """As a comparison of batchings, whose trainings have a directory each; one that begins just now gets a moment."""
+    write_about(tmp_path, "1.2.3", ["compare"])
+    follower = Follower(tmp_path)
+    assert not follower.is_over(0.0)
+    assert follower.is_over(LAST_WORDS_S)
+    about = tmp_path / "about.json"
+    about.write_text(about.read_text().replace(f"{socket.gethostname()}, ", "elsewhere, "))
+    assert not Follower(tmp_path).is_over(LAST_WORDS_S), "another machine's lock may not be seen here"
 
 
 def test_what_a_job_tells_after_its_socket_is_gone_is_read_first(tmp_path):

@@ -378,6 +378,31 @@ loss_percent = 10
     assert (pair.back.delay_ms, pair.back.loss_percent) == (1 + 30 + 5, pytest.approx(50))
 
 
+@pytest.mark.root
+def test_probes_that_overtake_others_do_not_shorten_the_round_trip(name: str):
+    with network_up(a_network(name, "delay_ms = 20\nreorder_percent = 40")) as emulation:
+        found = verify_delay.verify_delay(emulation, lambda _: None)
+    assert [one.passed for one in found] == [True], found
+
+
+def test_a_pair_of_two_sites_is_verified_at_what_the_sites_carry(name: str):
+    sites = "".join(
+        f"[[sites]]\nname = '{site}'\nup_mbps = {mbps}\ndown_mbps = 80\n" for site, mbps in (("s", 5), ("t", 60))
+    )
+    nodes = "[[nodes]]\nname = 'a'\nsite = 's'\n[[nodes]]\nname = 'b'\nsite = 't'\n"
+    link = "[[links]]\nsrc = 'a'\ndst = 'b'\nmbps = 100\ndelay_ms = 7\n"
+    network = network_of(name, f"[defaults]\nup_mbps = 200\ndown_mbps = 200\n{sites}{nodes}{link}")
+    *_, pair = verify_delay.ends_of(Emulation(network))
+    assert (pair.label, pair.mbps) == ("a -> b", 5)
+
+
+def test_machines_of_a_site_share_its_rate_as_their_own_allow():
+    assert verify.shared_rates(60, [400, 5]) == [55, 5]
+    assert verify.shared_rates(60, [20, 20, 400]) == [20, 20, 20]
+    assert verify.shared_rates(90, [20, 400, 400]) == [20, 35, 35]
+    assert verify.shared_rates(900, [20, 400]) == [20, 400]
+
+
 FEW_HEADER_WORDS = r"""
 #include "delay_line.c"
 #include <assert.h>
