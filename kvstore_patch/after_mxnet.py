@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from importlib.machinery import ModuleSpec
     from types import ModuleType
+    from typing import NoReturn
 
 
 class AfterMxnet:
@@ -46,6 +47,21 @@ class AfterMxnet:
         return spec
 
 
+def note_exits() -> None:
+    """Let each call of sys.exit be noted, also that of a script that has imported the function before it makes a store."""
+    exit_now = sys.exit
+
+    def exit(status: "str | int | None" = None) -> "NoReturn":
+        script_end = sys.modules.get("kvstore_patch.store.script_end")
+        if script_end is not None:
+            script_end.note(status)
+        exit_now(status)
+
+    sys.exit = exit
+
+
+if "DMLC_ROLE" in os.environ and os.environ["DMLC_ROLE"] == "worker":
+    note_exits()
 if (
     os.environ.get("DMLC_ROLE", "worker") == "worker"
 ):  # servers and schedulers create no stores; some set DMLC_ROLE to worker later

@@ -40,11 +40,17 @@ class Summing:
         self._members: list[list[int]] | None = None  # by sub-model, the ranks with its present parameters
         self._updated, self._shape_from = [-1] * len(keys), -1  # iterations of the last steps; the shape's first
         self._progress = threading.Condition()
-        self._turn = threading.Lock()  # held while an order is obeyed
+        self._turn, self._is_held = threading.Lock(), False  # _turn: held while an order is obeyed
+        self._has_begun = False  # before that the script may restore a checkpoint by the store
         self._orders: queue.SimpleQueue[m.SumGradients | m.TokenShape | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="nalb-sums", daemon=True)
         self._thread.start()
+        store.exchange.may_call = self._may_call
         store.client.on(m.SumGradients, self._orders.put)
+
+    def begin(self) -> None:
+        """The training begins: from here on only `hold` lets other threads call the store."""
+        self._has_begun = True
 
     def take_shape(self, shape: m.TokenShape) -> None:
         """Queue a change of the sub-models' members behind the sums ordered before it. Call it in the order of the messages."""
@@ -59,9 +65,11 @@ class Summing:
     def hold(self) -> None:
         """Let no order be obeyed until `go_on`; waits for the one under way."""
         self._turn.acquire()
+        self._is_held = True
 
     def go_on(self) -> None:
         """Let orders be obeyed again."""
+        self._is_held = False
         self._turn.release()
 
     def gather(self, iteration: int) -> None:
@@ -74,6 +82,11 @@ class Summing:
         """Wait until all orders are obeyed, and end the thread."""
         self._orders.put(None)
         self._thread.join()
+
+    def _may_call(self) -> bool:
+        """Whether this thread may call the store now."""
+        is_idle = not self._has_begun or self._is_held or not self._thread.is_alive()
+        return is_idle or threading.current_thread() is self._thread
 
     # ---- the thread
 
@@ -92,6 +105,7 @@ class Summing:
             client.fail(client.failure(Cause.PROCESS, f"cannot sum: {one_line(error)}", *moment), 1)
 
     def _add_up(self, order: m.SumGradients) -> None:
+        self.begin()  # other workers may have computed all of the first iteration
         with self._gradients.queueing:
             sums = self._gradients.take_sums(order.iteration, order.sub_model)
         if self._rank in order.workers:

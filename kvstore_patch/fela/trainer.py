@@ -120,6 +120,7 @@ class Trainer:
         script_end.goes_on()
         iteration, self._iteration = self._iteration, self._iteration + 1
         self._chosen[iteration], self._drawn = (self._drawn, samples), None
+        self._summing.begin()
         self._go_on()
         if self._stragglers:
             time.sleep(self._stragglers.sleep_s(self._store.rank, iteration, self._store.num_workers))

@@ -8,6 +8,7 @@ MXNet's `_create_kvstore` makes no store for one device unless its name contains
 import functools
 import os
 from collections.abc import Mapping
+from typing import Any
 
 import mxnet as mx
 from mxnet.kvstore.base import KVStoreBase
@@ -40,9 +41,12 @@ def install() -> None:
     def create_alone() -> KVStoreBase:
         if os.environ.get("NALB_ALONE") != "1":
             raise names.refusal(os.environ)
-        store = create("local")
+        store: Any = create("local")
         store.is_capable = lambda _: False  # asked for 'optimizer' only
-        return store
+        # MXNet's own would not take a key twice, as two Trainers on a store have it in a job
+        store.broadcast, store.pushpull = _broadcast_alone, _add_up_alone
+        alone: KVStoreBase = store
+        return alone
 
     mx.kvstore.create = create_known
     mx.model._create_kvstore = mx.module.module._create_kvstore = mx.gluon.trainer._create_kvstore = create_kvstore
@@ -52,3 +56,33 @@ def install() -> None:
         patch.install()
     else:
         registry.update(dict.fromkeys(names.NAMES, create_alone))
+
+
+def _broadcast_alone(key: object, value: Any, out: Any, priority: int = 0) -> None:
+    """Copy each key's value to the arrays of all devices."""
+    del priority
+    for sources, targets in zip(_by_key(key, value), _by_key(key, out), strict=True):
+        _copy(sources[0], targets)
+
+
+def _add_up_alone(key: object, value: Any, out: Any = None, priority: int = 0) -> None:
+    """Sum each key's arrays over devices."""
+    del priority
+    for sources, targets in zip(_by_key(key, value), _by_key(key, value if out is None else out), strict=True):
+        first = sources[0]
+        total = first if len(sources) == 1 else mx.nd.add_n(*[one.as_in_context(first.context) for one in sources])
+        _copy(total, targets)
+
+
+def _by_key(key: object, arrays: Any) -> list[list[NDArray]]:
+    """Per key the arrays of all devices."""
+    return [
+        [*one] if isinstance(one, list | tuple) else [one]
+        for one in (arrays if isinstance(key, list | tuple) else [arrays])
+    ]
+
+
+def _copy(source: NDArray, targets: list[NDArray]) -> None:
+    for target in targets:
+        if target is not source:
+            source.copyto(target)

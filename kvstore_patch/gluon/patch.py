@@ -115,20 +115,20 @@ def install() -> None:
                 for data, grad in zip(parameter.list_data(), parameter.list_grad(), strict=True):
                     if not data._fresh_grad:
                         ndarrays.clear(grad)  # it held the last iteration's sum
+        self._has_sums = True
         if chosen:
             self._kvstore.add_up_gradients([self._param2idx[p.name] for p in chosen], [p.list_grad() for p in chosen])
 
     @functools.wraps(update)
     def update_parameters(self: mx.gluon.Trainer, ignore_stale_grad: bool = False) -> None:
-        if not isinstance(self._kvstore, NALB):
-            update(self, ignore_stale_grad)
-            return
         for parameter in _trained(self):
             parameter._was_updated = True
-        if ignore_stale_grad:
+        # Without a sum since the last update, what backward did not write is an old gradient, which MXNet skips.
+        holds_sums, self._has_sums = ignore_stale_grad and getattr(self, "_has_sums", False), False
+        if holds_sums:
             _mark_gradients(self, fresh=True)
         update(self, ignore_stale_grad)
-        if ignore_stale_grad:  # also where loss scaling has skipped the update
+        if holds_sums:  # also where loss scaling has skipped the update
             _mark_gradients(self, fresh=False)
 
     trainer_module._create_kvstore, trainer_class.__init__ = create_kvstore, make_trainer  # type: ignore[method-assign]

@@ -9,6 +9,8 @@ from nalb.planning.stock import STOCK_KEYS, OwnKeys, route
 from nalb.services.exchange.job_nodes import JobNodes
 from nalb.services.exchange.planes import Plane
 
+INT_MOST = (1 << 31) - 1
+
 
 class StockLoads:
     """The bytes that each server sums by MXNet's own routing, which depends on the keys that each set of tensors gets."""
@@ -19,7 +21,12 @@ class StockLoads:
         self._keys = OwnKeys()  # counted like kvstore_patch/store/whole_tensors.py
 
     def shares(self, tensors: tuple[Tensor, ...]) -> Floats | None:
-        """Bytes per node, shape (N,), which get keys on their first use; None where MXNet has no keys left for them."""
+        """Bytes per node, shape (N,), which get keys on their first use; None where MXNet cannot route them.
+
+        It has no keys left then, or a tensor is too large: MXNet counts the bytes of a key in an int.
+        """
+        if max(tensor.size_bytes for tensor in tensors) > INT_MOST:
+            return None
         keys = self._keys.of(tensors)
         if keys[-1] >= STOCK_KEYS:
             return None

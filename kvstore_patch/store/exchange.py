@@ -13,12 +13,14 @@ call. The calls of an iteration go as its plan says: cut into slices (sliced.py)
 """
 
 import ctypes
+import functools
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain
+from typing import Concatenate, ParamSpec
 
 import mxnet as mx
 from mxnet.base import _LIB, check_call
@@ -49,9 +51,27 @@ from nalb.transport.client import Client
 from nalb.transport.reachability import reach_kept
 from nalb.transport.worker_session import WorkerSession
 
+P = ParamSpec("P")
+
 
 class JobFinished(Exception):
     """Raised where the job wants no further iteration. Only held jobs (`nalb compare`) end so."""
+
+
+def _unrecorded(
+    method: Callable[Concatenate["WorkerExchange", P], None],
+) -> Callable[Concatenate["WorkerExchange", P], None]:
+    """Keep autograd from recording the copies of a call that the script makes while it records."""
+
+    @functools.wraps(method)
+    def call(self: "WorkerExchange", /, *args: P.args, **kwargs: P.kwargs) -> None:
+        if not mx.autograd.is_recording():
+            method(self, *args, **kwargs)
+            return
+        with mx.autograd.pause():
+            method(self, *args, **kwargs)
+
+    return call
 
 
 class WorkerExchange:
@@ -87,11 +107,13 @@ class WorkerExchange:
         self._computed: list[NDArray] = []  # arrays that are ready with the gradients of this iteration
         self._outs: list[NDArray] = []  # arrays that are ready with its sums, where MXNet routes
         self._closed = False
+        self._unread: Exception | None = None  # the error of an operation that nobody had read when the script forked
+        self.may_call: Callable[[], bool] = lambda: True  # whether this thread may; Fela's sums have one of their own
         self._before_leaving: list[Callable[[], None]] = []
         self._after_leaving: list[Callable[[], None]] = []
         script_end.at_exit(settings.node, self.close, self.fail)
         # MXNet's own fork handler also waits for the exchange under way, but holds the GIL: no sign of life would go out
-        os.register_at_fork(before=mx.nd.waitall, after_in_child=self._forget)
+        os.register_at_fork(before=self._wait_before_fork, after_in_child=self._forget)
 
     def _levels_of(self, welcome: wire.Welcome) -> Levels:
         if welcome.levels is None:
@@ -110,8 +132,10 @@ class WorkerExchange:
         The same arrays give the same call again, at once. Keys of one call may share slices, so put arrays into one call that are
         ready together; earlier keys go first. Raises StoreError for arrays that cannot be summed.
         """
+        self._require_turn()
         return self._calls.prepare(keys, values, outs)
 
+    @_unrecorded
     def add_up(self, call: Call, place: PlaceInIteration, are_gradients: bool = False) -> None:
         """Queue the call's sums. Raises JobFinished instead of beginning an iteration when the job wants none.
 
@@ -138,16 +162,20 @@ class WorkerExchange:
                     for key, values, outs in zip(call.keys, call.values, call.outs, strict=True):
                         self.direct.add_up(key, values, outs)
 
+    @_unrecorded
     def add_up_once(self, key: Key, array: NDArray) -> None:
         """Queue one sum into `array`, by a call that belongs to no iteration. Raises StoreError."""
+        self._require_turn()
         require_dense(key, array)
         self._begin_call("single sum", ((key, int(array.size), ndarrays.dtype_name(array, key)),))
         self._end_iteration()
         with self._travelling_directly([array], [array]), self._lock:
             self.direct.add_up(key, [array], [array])
 
+    @_unrecorded
     def broadcast(self, keys: Sequence[Key], values: Arrays, outs: Arrays) -> None:
         """Queue copies of rank 0's `values` to `outs` on every worker. Raises StoreError."""
+        self._require_turn()
         if self._scheme.ps_lite_kind:
             name = self._scheme.name
             raise StoreError(
@@ -176,6 +204,7 @@ class WorkerExchange:
         for act in self._before_leaving:
             act()
         self._end_iteration()
+        self._raise_unread()
         mx.nd.waitall()  # raises errors of operations that nobody waited for
         self._closed = True
         self.session.leave()
@@ -263,6 +292,7 @@ class WorkerExchange:
         """Announce a call that is not planned, then count it: no report may tell of a call that is not announced yet."""
         if self._closed:
             raise StoreError("this worker has left the job: make no sums once the script ends")
+        self._raise_unread()
         if announced_as:
             self.client.send(announcement(self._calls_made, announced_as, group))
         self._calls_made += 1
@@ -284,6 +314,23 @@ class WorkerExchange:
         if not self._scheme.ps_lite_kind:
             self.session.note_once(lambda: None, ready=number + 1)
         self.session.note_once(_ready(arrays), summed=number + 1)
+
+    def _require_turn(self) -> None:
+        if not self.may_call():
+            raise StoreError(
+                "Fela sums gradients on this store now: call trainer.gather() first, and use the store before the next step"
+            )
+
+    def _wait_before_fork(self) -> None:
+        try:
+            mx.nd.waitall()
+        except Exception as error:  # Python would print it, and go on; MXNet has forgotten it by now
+            self._unread = error
+
+    def _raise_unread(self) -> None:
+        error, self._unread = self._unread, None
+        if error is not None:
+            raise error
 
     def _forget(self) -> None:
         """Forget the store in a forked process: it has no threads of ps-lite, so its end must not wait for them or for workers."""

@@ -5,17 +5,22 @@ guesses nothing. The exchange sums each iteration by its plan (exchange.py).
 Choice not taken: slices that span calls. A call's result must be queued when the call returns, or a reader sees stale sums.
 """
 
+import math
 import os
 import socket
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from numbers import Integral
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import mxnet as mx
+import numpy as np
+import numpy.typing as npt
 from mxnet.kvstore.base import KVStoreBase
 from mxnet.ndarray import NDArray
 
+from kvstore_patch.keys.slots import DTYPES
+from kvstore_patch.store import ndarrays
 from kvstore_patch.store.calls import Arrays
 from kvstore_patch.store.exchange import WorkerExchange
 from kvstore_patch.store.names import TYPE
@@ -67,10 +72,20 @@ class NALB(KVStoreBase):
         raise StoreError(f"unknown capability {capability!r}: a KVStore is asked for 'optimizer' only")
 
     def broadcast(self, key: Key | Sequence[Key], value: object, out: object, priority: int = 0) -> None:
-        """Copy rank 0's value to `out` on every worker. Call it with the same keys in the same order on every worker."""
+        """Copy rank 0's value to `out` on every worker. Call it with the same keys in the same order on every worker.
+
+        Values of a dtype that servers do not add up, such as whole numbers, travel as their 16-bit halves in float32.
+        """
         del priority  # a broadcast happens before training, in the order of calls
         keys, values, outs = _as_lists(key, value, out)
-        self.exchange.broadcast(keys, values, outs)
+        other = [index for index, (first, *_) in enumerate(values) if np.dtype(first.dtype).name not in DTYPES]
+        sent, back = [*values], [*outs]
+        for index in other:
+            sent[index] = back[index] = [mx.nd.array(halves(values[index][0].asnumpy()), dtype="float32")]
+        self.exchange.broadcast(keys, sent, back)
+        for index in other:
+            for target in outs[index]:
+                ndarrays.write(target, whole(back[index][0].asnumpy(), target.shape, np.dtype(target.dtype)))
         self._recorder.break_off()
 
     def pushpull(self, key: Key | Sequence[Key], value: object, out: object = None, priority: int = 0) -> None:
@@ -184,6 +199,18 @@ class NALB(KVStoreBase):
         raise AbsentError(
             "kvstore 'nalb' has no handle for MXNet's C functions: use its methods; profile workers, not servers"
         )
+
+
+def halves(values: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+    """The bytes of some values as 16-bit numbers, which float32 holds exactly."""
+    data = values.tobytes()
+    return np.frombuffer(data + b"\0" * (len(data) % 2), np.uint16).astype(np.float32)
+
+
+def whole(found: npt.NDArray[np.float32], shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """The values that `halves` took apart."""
+    size = math.prod(shape) * dtype.itemsize
+    return np.frombuffer(found.astype(np.uint16).tobytes()[:size], dtype).reshape(shape)
 
 
 class AbsentError(StoreError, AttributeError):

@@ -35,9 +35,7 @@ def at_exit(node: str, close: Callable[[], None], fail: Callable[[Failure], None
     has_begun_to_leave = False
 
     def note_exit(status: str | int | None = None) -> NoReturn:
-        global _status
-        if threading.current_thread() is threading.main_thread():
-            _status = status
+        note(status)
         exit_now(status)
 
     def end_at_once(status: int) -> NoReturn:
@@ -78,6 +76,13 @@ def at_exit(node: str, close: Callable[[], None], fail: Callable[[Failure], None
     for name in ("exit", "quit"):
         setattr(builtins, name, note_exit)
     atexit.register(leave)
+
+
+def note(status: str | int | None) -> None:
+    """Note that the script calls sys.exit. `after_mxnet.py` has put a function in its place that tells of each call."""
+    global _status
+    if threading.current_thread() is threading.main_thread():
+        _status = status
 
 
 def tell_wrong_input_at_exit(node: str) -> None:

@@ -36,7 +36,7 @@ class SlicedPath:
         self._gates = [ndarrays.part(w, w.size - 1, 1) for w in whole]  # one more element of each, which orders slices
         self._ends_bytes = list(itertools.accumulate(piece.size_bytes for piece in layout.slices))
         self._journeys = levels.journeys(self._arrays)
-        self._order_after: dict[tuple[int, int], ndarrays.Copy] = {}
+        self._order_after: dict[int, tuple[int, ndarrays.Copy]] = {}  # by the later slice, its last earlier one
         self._slices_of_last: dict[int, list[int]] = {}  # last tensor of slices -> those slices
         self._fragments_of: dict[int, list[tuple[NDArray, int, int]]] = {}  # tensor -> (view of slice, offset, length)
         self._places: list[list[tuple[int, int]]] = []  # slice -> (tensor, which of its fragments)
@@ -76,10 +76,10 @@ class SlicedPath:
 
     def _order(self, earlier: int, later: int) -> None:
         """Let slice `later` wait until slice `earlier` is back, by a copy between their arrays, which the engine orders."""
-        copy = self._order_after.get((earlier, later))
-        if copy is None:
-            copy = self._order_after[earlier, later] = ndarrays.Copy(self._gates[earlier], self._gates[later])
-        copy()
+        last = self._order_after.get(later)
+        if last is None or last[0] != earlier:
+            last = self._order_after[later] = earlier, ndarrays.Copy(self._gates[earlier], self._gates[later])
+        last[1]()
 
     def _gate(self, index: int, inflight_bytes: int) -> int:
         """The last slice that must be back before slice `index` leaves, so that at most the window is under way; -1: none must."""

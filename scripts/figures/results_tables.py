@@ -338,6 +338,7 @@ TABLES: dict[str, tuple[str, Callable[[], Rows]]] = {  # by name: the page, and 
     "cai-4": ("cai-2023", cai_4),
     "cai-4-mobilenet": ("cai-2023", lambda: cai_4_networks("mobilenet")),
     "cai-4-resnet50": ("cai-2023", lambda: cai_4_networks("resnet50")),
+    "cai-4-alexnet": ("cai-2023", lambda: cai_4_networks("alexnet")),
     "cai-6": ("cai-2023", cai_6),
     "judged": ("cai-2023", judged),
     "precisions": ("fewer-bytes", precisions),

@@ -28,6 +28,7 @@ from kvstore_patch import fela
 from kvstore_patch.checkpoints import Checkpoints, Progress
 from kvstore_patch.fela.compute import Compute
 from nalb.batching.stream import Stream
+from nalb.errors import StoreError
 from nalb.process.own_sockets import own_sockets
 from nalb.services.tokens import messages as m
 from nalb.transport.courier import Courier
@@ -125,6 +126,16 @@ def cut_often(port):
                         time.sleep(CUT_PAUSE_S)
 
 
+def require_refused(store):
+    """Fela's own thread sums meanwhile, and a call between two of its calls would be another one on each worker."""
+    try:
+        store.add_up_once("the script's own", nd.ones((2,)))
+    except StoreError as error:
+        assert "call trainer.gather() first" in str(error), error
+    else:
+        raise AssertionError("a sum of the script's between a step and gather()")
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=20)
@@ -162,7 +173,10 @@ def main():
             iteration += 1
             checkpoints.after_step(Progress(iteration))
             if iteration % args.gather_every == 0:
+                require_refused(store)
                 trainer.gather()
+                store.add_up_once("the script's own", total := nd.ones((2,)))
+                assert total.asnumpy().tolist() == [store.num_workers] * 2
             if iteration == args.steps:
                 break
     trainer.gather()

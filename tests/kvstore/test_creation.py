@@ -67,7 +67,21 @@ for kvstore in ("nalb", store):
     trainer.allreduce_grads()
     trainer.update(2)
     assert (abs(before - net.weight.data().asnumpy() - 1) < 1e-6).all()
+for width in (2, 3):  # as in a job two Trainers may share the store, and keys need no init
+    other = mx.gluon.nn.Dense(2, in_units=width)
+    other.initialize()
+    trainer = mx.gluon.Trainer(other.collect_params(), "sgd", {"learning_rate": 0.1}, kvstore=store)
+    with mx.autograd.record():
+        loss = other(mx.nd.ones((2, width))).sum()
+    loss.backward()
+    trainer.step(2)
+parts = [mx.nd.ones(2), mx.nd.ones(2) * 2]
+store.pushpull("loss", parts)
+assert [one.asnumpy().tolist() for one in parts] == [[3, 3]] * 2
+store.pushpull("loss", parts[0], out=(total := mx.nd.zeros(2)))
+assert total.asnumpy().tolist() == [3, 3]
 from nalb.mxnet import batching
+trainer = mx.gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 1.0}, kvstore=store)
 balancer = batching.join(store, 4)
 for chosen in balancer.batches(8):
     assert (balancer.total, len(chosen)) == (4, 4)

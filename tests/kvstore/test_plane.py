@@ -19,6 +19,12 @@ def test_each_set_of_tensors_has_keys_of_its_own_for_good():
         assert loads.shares(tensors).tolist() == np.bincount(ranks, sizes_bytes, 4).tolist()
 
 
+def test_a_tensor_whose_bytes_do_not_fit_into_an_int_is_not_mxnets():
+    loads = StockLoads(JOB)
+    assert loads.shares((*FIRST, Tensor("softmax", 1 << 29, "float32"))) is None
+    assert loads.shares((*FIRST, Tensor("softmax", (1 << 29) - 1, "float32"))) is not None
+
+
 def test_tensors_beyond_its_keys_are_not_mxnets():
     loads = StockLoads(JOB)
     many = tuple(Tensor(f"c{k}", 10, "float32") for k in range(STOCK_KEYS))

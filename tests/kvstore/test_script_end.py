@@ -56,6 +56,13 @@ def test_how_a_script_ends(end, says, code):
     assert (done.stdout, done.returncode) == (says, code), done.stderr
 
 
+def test_a_sys_exit_that_was_imported_before_there_was_a_store_is_noted():
+    script = "from sys import exit\n" + BEGIN + "exit(3)"
+    environment = os.environ | {"DMLC_ROLE": "worker"}
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, env=environment)
+    assert (done.stdout, done.returncode) == ("worker n1 failed: it exited with 3", 3), done.stderr
+
+
 @pytest.mark.parametrize(("error", "cause"), [(InputError, Cause.INPUT), (ValueError, Cause.SCRIPT)])
 def test_wrong_input_is_told_as_such(error, cause):
     end = f"from {error.__module__} import {error.__name__}; raise {error.__name__}('no')"

@@ -586,6 +586,98 @@ def stale_gradients():
         np.testing.assert_allclose(ours, alone, rtol=1e-4, atol=1e-6)
 
 
+def local_steps():
+    """Updates without a sum skip what the batch does not use; a gradient from before the store is no one's."""
+    trunk, branch = nn.Dense(6, in_units=4), nn.Dense(6, in_units=4)
+    for net in (trunk, branch):
+        net.initialize(mx.init.One())
+    parameters = [*trunk.collect_params().values(), *branch.collect_params().values()]
+
+    def step(trainer, has_branch, has_sum):
+        with mx.autograd.record():
+            out = trunk(nd.ones((8, 4)))
+            out = out + branch(nd.ones((8, 4))) if has_branch else out
+            loss = out.sum()
+        loss.backward()
+        if has_sum:
+            trainer.allreduce_grads()
+        before = [net.weight.data().asnumpy() for net in (trunk, branch)]
+        trainer.update(8 * COUNT, ignore_stale_grad=True)
+        return [
+            not np.array_equal(old, net.weight.data().asnumpy())
+            for old, net in zip(before, (trunk, branch), strict=True)
+        ]
+
+    alone = mx.gluon.Trainer(parameters, "sgd", {"learning_rate": 0.1}, kvstore=None)
+    assert step(alone, True, False) == [True, True]
+    trainer = mx.gluon.Trainer(parameters, "sgd", {"learning_rate": 0.1}, kvstore="nalb")
+    assert step(trainer, False, True) == [True, False]
+    for has_sum in (True, False, False, True):
+        assert step(trainer, True, has_sum) == [True, True]
+        assert step(trainer, False, False) == [True, False]
+        assert step(trainer, False, True) == [True, False]
+
+
+def whole_numbers():
+    """Parameters that servers cannot add up are rank 0's everywhere: a table of indices, say."""
+    for dtype, shape in (("int32", (3, 5)), ("uint8", (7,)), ("int64", ()), ("int8", (1,))):
+        given = nd.array(np.full(shape or (1,), 100 + RANK), dtype=dtype)
+        found = nd.zeros(given.shape, dtype=dtype)
+        store.broadcast(f"whole {dtype}", given, found)
+        assert (found.asnumpy() == 100).all(), dtype
+
+    class Placed(mx.gluon.Block):
+        def __init__(self):
+            super().__init__()
+            with self.name_scope():
+                self.index = self.params.get_constant("index", nd.array([2**30 + RANK, 1], dtype="int32"))
+                self.dense = nn.Dense(2, in_units=2)
+
+        def forward(self, x):
+            return self.dense(x)
+
+    net = Placed()
+    net.initialize()
+    trainer = mx.gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1}, kvstore="nalb")
+    with mx.autograd.record():
+        loss = net(nd.ones((4, 2))).sum()
+    loss.backward()
+    trainer.step(4 * COUNT)
+    assert net.index.data().asnumpy().tolist() == [2**30, 1]
+
+
+def sums_while_autograd_records():
+    weight = nd.ones((3,))
+    weight.attach_grad()
+    for step in range(8):
+        with mx.autograd.record():
+            loss = (weight * 2).sum()
+            total = nd.ones((5,)) * (step + RANK)
+            store.pushpull("recorded", total)
+        loss.backward()
+        close(total, [COUNT * step + sum(range(COUNT))] * 5)
+        close(weight.grad, [2] * 3)
+
+
+def fails_before_a_fork():
+    """Who forks hears of an operation that had failed unread; Python prints errors of its hooks, and goes on."""
+    lost = nd.take(nd.ones((3,)), nd.array([9]), mode="raise")
+    child = os.fork()
+    if not child:
+        os._exit(0)
+    os.waitpid(child, 0)
+    try:
+        store.pushpull("after the fork", nd.ones((2,)))
+    except mx.base.MXNetError as error:
+        assert "index" in str(error).lower(), error
+    else:
+        raise AssertionError("the error is lost")
+    total = nd.ones((2,))
+    store.pushpull("after the fork", total)
+    close(total, [COUNT] * 2)
+    del lost
+
+
 def forks():
     """Rank 0 forks amid an exchange: other threads run meanwhile, or no sign of life would go out; children end by themselves."""
     import threading

@@ -11,6 +11,7 @@ _create_kvstore: Callable[[KVStoreBase | str | None, int, Mapping[str, NDArray]]
 
 class Trainer:
     _alike: list[Parameter]  # ours
+    _has_sums: bool  # ours
     _contexts: list[Context]
     _kv_initialized: bool
     _kvstore: KVStoreBase | None
