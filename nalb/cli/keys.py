@@ -36,9 +36,21 @@ def main(args: argparse.Namespace) -> int:
 def parse_nodes(text: str) -> dict[str, str]:
     """The addresses in --nodes, by node name; a node without an address is looked up by its name. Raises InputError."""
     addresses: dict[str, str] = {}
+    looked_up: list[str] = []
     for word in text.split(","):
         name, _, address = word.strip().partition("=")
         if not name or name in addresses:
             raise InputError(f"--nodes: {name!r} is empty or repeated: name each node once")
         addresses[name] = look_up(address or name, "--nodes: host", f"{name}=ADDRESS, an IPv4 address")
+        looked_up += [] if address else [name]
+    if not all(map(_is_loopback, addresses.values())):
+        for name in looked_up:
+            if _is_loopback(addresses[name]):  # as Debian's /etc/hosts has it for the machine's own name
+                raise InputError(
+                    f"--nodes: {name!r} leads to {addresses[name]} here, which no other node reaches: give {name}=ADDRESS"
+                )
     return addresses
+
+
+def _is_loopback(address: str) -> bool:
+    return address.startswith("127.")

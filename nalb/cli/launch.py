@@ -87,7 +87,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_metrics_flag(parser)
     parser.add_argument("--max-restarts", type=int, default=0, metavar="R", help="start again after a failure, R times")
     parser.add_argument("--min-nodes", type=int, metavar="K", help="restart without lost nodes while K are left")
-    parser.add_argument("--checkpoints", metavar="DIR", help="for scripts that save (default: in the run directory)")
+    parser.add_argument(
+        "--checkpoints",
+        metavar="DIR",
+        help="for scripts that save (default: in the run directory; none with --hosts and --root)",
+    )
     parser.add_argument(
         "--print-env", action="store_true", help="print each process's environment and command, start nothing"
     )

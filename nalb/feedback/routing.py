@@ -50,9 +50,8 @@ class Routing:
         self._since_own = 0  # plans since MXNet's own routing
         self._unexplained = 0  # plans in a row that links do not explain
         self._rest = 0  # plans until the next trial
-        self._off = (
-            0  # iterations of MXNet's own routing in a row that took much longer than the median; below 0: much less
-        )
+        # Iterations of MXNet's own routing in a row that took much longer than the median; below 0: much less.
+        self._off = 0
         self._is_doubtful = False  # iterations of MXNet's own routing are known only from while it was off
         self._direct_s = math.inf  # what an iteration took before any plan
 

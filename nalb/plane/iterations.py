@@ -141,9 +141,7 @@ class RankIterations:
             return self._plan is None if self._progress is None else order.tensor == 0
         if isinstance(order, orders.RingDone):
             return self._plan is None and self._is_registered
-        if isinstance(
-            order, orders.WriteKept | orders.ReadKept
-        ):  # the script may come to it before the iteration's next sum
+        if isinstance(order, orders.WriteKept | orders.ReadKept):  # the script may come to it between two sums
             return self._progress is not None and not self._progress.has_summed(len(self._calls))
         if isinstance(order, orders.Leave):
             self._break_off()

@@ -137,10 +137,11 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert run(["keys", "--out", out, "--hosts", str(hosts)]) == 0
     assert load_keys(tmp_path / "keys" / "y.keys", "y").addresses() == {"x": "10.9.0.1", "y": "10.9.0.2"}
     assert run(["keys", "--out", out, "--nodes", "a=10.0.0.1,a=10.0.0.2", "--force"]) == 2
+    assert run(["keys", "--out", out, "--nodes", "localhost,b=10.0.0.2", "--force"]) == 2
     assert run(["keys", "--out", out, "--nodes", "a..b"]) == 2
     assert run(["keys", "--out", out, "--nodes", "a=1.2.3.999", "--force"]) == 2
     printed = capsys.readouterr()
     for path in (tmp_path / "keys").iterdir():
         own = load_keys(path)
         assert own.secret.hex() not in printed.out + printed.err
-    assert [line.split(":")[0] for line in printed.err.splitlines()] == ["nalb keys"] * 4
+    assert [line.split(":")[0] for line in printed.err.splitlines()] == ["nalb keys"] * 5

@@ -57,9 +57,8 @@ class Planner:
         self._slots, self._own, self._rules = slots, own, rules
         self._trust, self._early = Trust(rules), EarlyPlans(rules)
         self._begins_block = False
-        self._is_fresh = (
-            False  # an iteration by plan has been judged since the last one that was not, and since the block began
-        )
+        # Whether an iteration by plan has been judged since the last one that was not, and since the block began.
+        self._is_fresh = False
         self._layout: Layout | None = None
 
     @property
