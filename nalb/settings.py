@@ -170,8 +170,11 @@ def _of_process(environ: Mapping[str, str], said: dict[str, Any]) -> dict[str, A
 
 def _checked(settings: Settings) -> Settings:
     node = settings.node
-    if not node.isprintable() or not 1 <= len(node.encode()) <= NODE_MOST:
-        raise InputError(f"environment variable NALB_NODE={node!r}: give a printable name of 1 to {NODE_MOST} bytes")
+    if not node.isprintable() or not 1 <= len(node.encode()) <= NODE_MOST or "/" in node:
+        raise InputError(
+            f"environment variable NALB_NODE={node!r}: give a printable name of 1 to {NODE_MOST} bytes without /, since files "
+            "are named by it"
+        )
     if settings.sites is not None:
         _ = settings.sites_of([node])
     slowest_s = settings.silence_s / HEARTBEATS

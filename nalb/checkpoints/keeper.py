@@ -3,6 +3,7 @@
 import logging
 import os
 import random
+import secrets
 import socket
 import weakref
 from collections.abc import Callable, Mapping
@@ -22,6 +23,7 @@ from nalb.process.address import LOOPBACK
 Agree = Callable[[int, bytes | None], bytes | None]
 
 log = logging.getLogger(__name__)
+_OWN = secrets.token_hex(4)  # in containers, process ids and names of hosts may be alike
 _claims: dict[Path, IO[bytes]] = {}  # by folder, held until this process ends
 _writers: "dict[Path, weakref.ref[Keeper]]" = {}  # by folder, the last one of this process that wrote there
 
@@ -63,7 +65,7 @@ class Keeper:
         """
         if self.folder in _claims:
             return
-        job = f"process {os.getpid()} on {socket.gethostname()}"
+        job = f"process {os.getpid()} on {socket.gethostname()} ({_OWN})"
         if address := os.environ.get(host):
             job = f"the job of {meeting} {address}:{os.environ.get(port)}"
             job += f" on {socket.gethostname()}" if address.startswith(LOOPBACK) else ""

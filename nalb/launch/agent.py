@@ -37,6 +37,7 @@ VERSION = 4
 REPORT = f"{FOR_THE_LAUNCHER}nalb-agent "
 SIGN_OF_LIFE_S = 1.0  # the launcher sends a sign of life this often
 SILENCE_S = 9.0  # after this time without a sign of life the agent takes the launcher for dead: as ssh a host
+LOOK_S = 0.5  # between looks at the process
 TERM_GRACE_S = 1.5
 NOT_STARTED = 127  # the exit code that shells give for a command that cannot be started
 ORDER_BYTES = 1 << 20
@@ -119,13 +120,18 @@ def start(order: AgentOrder, files: dict[str, str]) -> "subprocess.Popen[bytes]"
     environment = {**base, **asked}
     environment |= machine_environment(asked, environment) | mark(order.job, order.slug)
     return subprocess.Popen(
-        [os.path.expanduser(order.argv[0]), *order.argv[1:]],
+        [program_of(order.argv[0]), *order.argv[1:]],
         env=environment,
         stdin=subprocess.DEVNULL,
         stderr=subprocess.STDOUT,
         start_new_session=True,
         preexec_fn=die_with_parent(os.getpid()),
     )
+
+
+def program_of(word: str) -> str:
+    """The program that a command's first word names. A host may have no program called `python`, or another one."""
+    return sys.executable if word == "python" else os.path.expanduser(word)
 
 
 def watch(
@@ -141,7 +147,10 @@ def watch(
         poller.register(fd, select.POLLIN)
     heard_s, was_stopped = time.monotonic(), False
     while process.poll() is None and not is_told_to_end() and time.monotonic() - heard_s < SILENCE_S:
-        for fd, _ in poller.poll(500):
+        due_s = time.monotonic() + LOOK_S
+        ready = poller.poll(1000 * LOOK_S)
+        heard_s += max(0.0, time.monotonic() - due_s)  # this process did not run itself, as the launcher perhaps
+        for fd, _ in ready:
             if fd == 0:
                 if not (data := os.read(0, 4096)):
                     return

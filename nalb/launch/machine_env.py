@@ -68,7 +68,7 @@ def main(argv: list[str]) -> int:
                 del os.environ[name]
         os.environ.update(machine_environment(os.environ, os.environ))
         os.environ["PATH"] = own_path(os.environ)
-        os.execvp(os.path.expanduser(argv[0]), argv)
+        os.execvp(sys.executable if argv[0] == "python" else os.path.expanduser(argv[0]), argv)
     except NalbError as error:
         print(f"nalb: {error}", file=sys.stderr)
         return error.exit_code

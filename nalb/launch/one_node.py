@@ -49,7 +49,9 @@ class OneNode:
         told = {name: environ[name] for name in ("NALB_ADDRESS", "GLOO_SOCKET_IFNAME") if name in environ}
         root_address = _resolved(host, options_in(environ).get("startup_s", STARTUP_S), say)
         own = own_address(told, host, "--root ")
-        place = Place(own_name(environ), own, is_machine=True)
+        if "/" in (name := own_name(environ)):
+            raise InputError(f"environment variable NALB_NODE={name!r}: give a name without /: files are named by it")
+        place = Place(name, own, is_machine=True)
         return cls(place, rank, nodes, own if rank == 0 else root_address, int(word or DEFAULT_ROOT_PORT))
 
     def check_keys(self, encryption: Encryption) -> None:

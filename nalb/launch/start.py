@@ -1,6 +1,7 @@
 """Runs a job on loopback, in an emulated network, on hosts or as one node, as the user asked, and restarts it after failures."""
 
 import os
+import secrets
 import socket
 import time
 from collections import Counter
@@ -77,7 +78,8 @@ def launch(request: LaunchRequest, around: Callable[[Path], AbstractContextManag
     check_workers(request.options, one.nodes if one else sum(place.is_worker for place in places))
     _check_restarts(request, hosts, sum(not place.is_worker for place in places))
     run_dir = make_run_dir(request.out)
-    job = as_text(f"nalb launch (process {os.getpid()} on {socket.gethostname()}, run directory {run_dir})")
+    number = secrets.token_hex(4)  # in containers, process ids and names of hosts may be alike
+    job = as_text(f"nalb launch (process {os.getpid()} on {socket.gethostname()}, run directory {run_dir}, {number})")
     is_here = hosts is None and request.one_node is None
     if request.one_node is None:  # else each node has a launcher, and they name the job alike
         request = replace(request, options=replace(request.options, checkpoints_job=job))

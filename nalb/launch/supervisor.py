@@ -169,7 +169,7 @@ class Job:
     def _are_over(self) -> bool:
         self._check_stopped()
         workers = [child for child in self.children if child.spec.role == "worker"]
-        if self._has_joined is not None:
+        if self.is_gathering():
             self._lost.look([worker for worker in workers if worker.is_here])
         ended = [child for child in workers if _ended_well(child)]
         if ended:

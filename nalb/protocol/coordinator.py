@@ -118,6 +118,7 @@ class Coordinator:
 
     def overslept(self, by_s: float) -> None:
         """Take in that the coordinator's process has not run for so long: what waits is not read yet, and nobody was silent."""
+        self._started_s += by_s
         for process in self.members:
             process.last_heard_s += by_s
             process.last_direct_s += by_s

@@ -40,6 +40,7 @@ from nalb.services.batching import messages as m
 from nalb.services.batching.profiling import joining
 from nalb.settings import Settings, for_agents
 from nalb.torch.backend import current_job
+from nalb.torch.gathering import rows_of_all
 from nalb.torch.profiling import Work, measure
 
 LEAST_S = 1e-9  # of a measured time
@@ -198,7 +199,4 @@ def _front(settings: Settings) -> Front:
 
 def gathered(own: int, ranks: int) -> list[int]:
     """Each rank's number, by rank."""
-    sizes = [own] * ranks
-    if ranks > 1:
-        dist.all_gather_object(sizes, own)
-    return sizes
+    return [number for (number,) in rows_of_all(torch.tensor([own]), ranks)]

@@ -41,6 +41,7 @@ from nalb.checkpoints.keeper import Keeper
 from nalb.errors import CheckpointError, one_line
 from nalb.plane.front import Front
 from nalb.torch.backend import current_job
+from nalb.torch.gathering import device_of_numbers, rows_of_all
 
 STATES = "torch"  # the array of the state dicts' bytes
 KEPT = re.compile(r"kept-\d+-(\d+)\.npz(\.part)?")  # what rounding took on a rank; residuals.py writes it
@@ -183,18 +184,23 @@ class Checkpoints:
 
         data: this rank's newest file, saved after `iteration` steps; None: it has none.
         """
-        own = None if data is None else (iteration, data[-DIGEST_BYTES:])
-        table: list[tuple[int, bytes] | None] = [None] * self._ranks
-        dist.all_gather_object(table, own)
-        files = {rank: one for rank, one in enumerate(table) if one is not None}
+        own = torch.zeros(2 + DIGEST_BYTES, dtype=torch.int64)
+        if data is not None:
+            own[:] = torch.tensor([iteration + 1, len(data), *data[-DIGEST_BYTES:]])
+        table = rows_of_all(own, self._ranks)
+        files = {rank: one for rank, one in enumerate(table) if one[0]}
         if not files:
             return None
         holder = max(files, key=lambda rank: (files[rank][0], -rank))
         if all(one == files[holder] for one in table):
             return data
-        sent = [data if self._rank == holder else None]
-        dist.broadcast_object_list(sent, holder)
-        return sent[0]
+        sent = torch.empty(files[holder][1], dtype=torch.uint8)
+        if data is not None and self._rank == holder:
+            sent = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+        sent = sent.to(device_of_numbers())
+        dist.broadcast(sent, holder)
+        found: bytes = sent.cpu().numpy().tobytes()
+        return found
 
     def _seed_random(self, iteration: int) -> None:
         """Seed the random generators of PyTorch, NumPy and Python."""

@@ -3,6 +3,7 @@
 import errno
 import os
 import resource
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -177,6 +178,18 @@ def test_a_full_disk_needs_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr(os, "fsync", refuse)
     with pytest.raises(CheckpointError, match=f"{os.strerror(code)} in {tmp_path}: make room there; older"):
         write(tmp_path, 20)
+
+
+def test_a_file_system_that_flushes_no_folders_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flush = os.fsync
+
+    def refuse(handle: int) -> None:
+        if stat.S_ISDIR(os.fstat(handle).st_mode):
+            raise OSError(errno.EINVAL, "Invalid argument")
+        flush(handle)
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    assert folder.write(tmp_path, example(7), "n0").exists()
 
 
 def test_an_interrupted_writer_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,8 @@
 """What a framework's Checkpoints share; all else is tested through them (tests/kvstore/test_restore.py, tests/torch)."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -57,3 +60,22 @@ def test_the_seed_follows_iteration_and_rank(tmp_path: Path) -> None:
     seeds = {keeper.seed_random(iteration, rank) for iteration in range(3) for rank in range(3)}
     assert len(seeds) == 9
     assert keeper.seed_random(2, 1) == Keeper(1, tmp_path, 1, 7, None).seed_random(2, 1)
+
+
+def test_two_processes_of_one_number_and_one_host_name_are_two_jobs(tmp_path: Path) -> None:
+    """As in two containers of a machine, where each is process 1."""
+    script = (
+        "import os, sys\nfrom pathlib import Path\nfrom nalb.checkpoints.keeper import Keeper\n"
+        "os.getpid = lambda: 1\n"
+        "keeper = Keeper(1, Path(sys.argv[1]), 2, 0, None)\n"
+        "keeper.claim('master', 'NO_ADDR', 'NO_PORT')\nprint('claimed', flush=True)\nsys.stdin.read()"
+    )
+    argv = [sys.executable, "-c", script, str(tmp_path)]
+    environment = {name: value for name, value in os.environ.items() if name != lock.VARIABLE}
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment) as first:
+        assert first.stdout is not None
+        assert first.stdout.readline() == "claimed\n"
+        second = subprocess.run(argv, input="", capture_output=True, text=True, check=False, env=environment)
+        first.kill()
+    assert (second.returncode != 0, "claimed" in second.stdout) == (True, False)
+    assert "is used by process 1 on" in second.stderr

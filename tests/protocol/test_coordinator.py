@@ -931,3 +931,14 @@ def test_a_failure_that_says_when_it_came_keeps_it():
         "w1", wire.Failed(Failure(cause=Cause.CHECKPOINT, detail="no room", phase=Phase.CHECKPOINT, iteration=7))
     )
     assert when(driver.state.verdict) == (Phase.CHECKPOINT, 7)
+
+
+def test_standing_still_while_processes_come_is_no_lateness():
+    """As by `scontrol suspend` of all."""
+    limit_s = 20.0
+    driver = Driver(NALB_STARTUP_S=f"{limit_s:g}")
+    driver.state.overslept(limit_s)
+    driver.state.tick(1.5 * limit_s)
+    assert driver.state.phase != "OVER"
+    driver.state.tick(2.5 * limit_s)
+    assert driver.state.phase == "OVER"
