@@ -9,6 +9,7 @@ import pytest
 
 from nalb.checkpoints import folder as folders
 from nalb.errors import CheckpointError
+from tests.torch import ranks
 
 torch = pytest.importorskip("torch")
 from nalb.torch import Checkpoints, Progress  # noqa: E402 - torch may be missing
@@ -57,6 +58,12 @@ def test_a_training_goes_on_as_if_it_had_not_ended(tmp_path: Path) -> None:
     assert goes_on.state == whole.state
     names = [path.name for path in folders.paths(tmp_path / "parts")]
     assert names == [folders.file_name(6), folders.file_name(9)], "the newest two"
+
+
+@pytest.mark.torch
+def test_ranks_whose_disks_are_apart_go_on_from_the_newest_of_all(tmp_path: Path) -> None:
+    ended = ranks.run("apart.py", str(tmp_path), size=3, within_s=60.0)
+    assert [one.code for one in ended] == [0] * 3, [one.output[-3000:] for one in ended]
 
 
 def test_a_damaged_file_is_skipped_and_removed_later(tmp_path: Path) -> None:
