@@ -75,7 +75,9 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--mxnet-python", metavar="PYTHON")
     parser.add_argument("--hivemind-python", metavar="PYTHON")
     known = [*WAYS, *HIVEMIND]
-    parser.add_argument("--way", action="append", choices=known, metavar="NAME", help="only this one, and others so named")
+    parser.add_argument(
+        "--way", action="append", choices=known, metavar="NAME", help="only this one, and others so named"
+    )
     parser.add_argument("--iterations", type=int, default=10, help="of a job, that count (default: 10)")
     parser.add_argument("--rounds", type=int, default=2, help="(default: 2)")
     parser.add_argument("--out", type=Path, required=True, help="JSON: the seconds of each way's iterations, by round")
