@@ -60,7 +60,7 @@ def note_exits() -> None:
     sys.exit = exit
 
 
-if "DMLC_ROLE" in os.environ and os.environ["DMLC_ROLE"] == "worker":
+if os.environ.get("DMLC_ROLE") == "worker":
     note_exits()
 if (
     os.environ.get("DMLC_ROLE", "worker") == "worker"

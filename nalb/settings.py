@@ -168,15 +168,19 @@ def _of_process(environ: Mapping[str, str], said: dict[str, Any]) -> dict[str, A
     } | said
 
 
-def _checked(settings: Settings) -> Settings:
-    node = settings.node
+def check_node(node: str) -> None:
+    """Raise InputError for a name that no node may have."""
     if not node.isprintable() or not 1 <= len(node.encode()) <= NODE_MOST or "/" in node:
         raise InputError(
             f"environment variable NALB_NODE={node!r}: give a printable name of 1 to {NODE_MOST} bytes without /, since files "
             "are named by it"
         )
+
+
+def _checked(settings: Settings) -> Settings:
+    check_node(settings.node)
     if settings.sites is not None:
-        _ = settings.sites_of([node])
+        _ = settings.sites_of([settings.node])
     slowest_s = settings.silence_s / HEARTBEATS
     if settings.heartbeat_s > slowest_s:
         raise InputError(

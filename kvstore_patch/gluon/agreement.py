@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from mxnet.kvstore.base import KVStoreBase
 
-from kvstore_patch.store.kvstore import NALB
+from kvstore_patch.store.kvstore import NALB, halves, whole
 from nalb.checkpoints.file import DIGEST_BYTES
 from nalb.errors import StoreError
 from nalb.planning.stock import STOCK_KEYS
@@ -49,11 +49,10 @@ def _send(store: KVStoreBase, data: bytes | None, size_bytes: int) -> bytes:
     for start in range(0, size_bytes, 2 * PIECE_ELEMENTS):
         piece = np.zeros(PIECE_ELEMENTS, np.float32)
         if data is not None:
-            part = data[start : start + 2 * PIECE_ELEMENTS]
-            halves = np.frombuffer(part + b"\0" * (len(part) % 2), np.uint16)
-            piece[: len(halves)] = halves
-        pieces.append(add_up(store, FILE_KEY, piece).astype(np.uint16).tobytes())
-    return b"".join(pieces)[:size_bytes]
+            part = halves(data[start : start + 2 * PIECE_ELEMENTS])
+            piece[: len(part)] = part
+        pieces.append(whole(add_up(store, FILE_KEY, piece), size_bytes - start))
+    return b"".join(pieces)
 
 
 def add_up(store: KVStoreBase, key: int, values: npt.NDArray[Any]) -> npt.NDArray[Any]:

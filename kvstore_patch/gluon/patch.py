@@ -78,6 +78,7 @@ def install() -> None:
 
     @functools.wraps(make)
     def make_trainer(self: mx.gluon.Trainer, params: Any, *args: Any, **kwargs: Any) -> None:
+        self._has_sums = False  # whether the gradients have been summed since the last update
         make(self, params, *args, **kwargs)
         names = sorted(params.keys(), key=_by_numbers) if hasattr(params, "keys") else None
         self._alike = self._params if names is None else [params[name] for name in names]
@@ -124,7 +125,7 @@ def install() -> None:
         for parameter in _trained(self):
             parameter._was_updated = True
         # Without a sum since the last update, what backward did not write is an old gradient, which MXNet skips.
-        holds_sums, self._has_sums = ignore_stale_grad and getattr(self, "_has_sums", False), False
+        holds_sums, self._has_sums = ignore_stale_grad and self._has_sums, False
         if holds_sums:
             _mark_gradients(self, fresh=True)
         update(self, ignore_stale_grad)

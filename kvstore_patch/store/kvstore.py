@@ -5,7 +5,6 @@ guesses nothing. The exchange sums each iteration by its plan (exchange.py).
 Choice not taken: slices that span calls. A call's result must be queued when the call returns, or a reader sees stale sums.
 """
 
-import math
 import os
 import socket
 from collections import Counter
@@ -81,11 +80,12 @@ class NALB(KVStoreBase):
         other = [index for index, (first, *_) in enumerate(values) if np.dtype(first.dtype).name not in DTYPES]
         sent, back = [*values], [*outs]
         for index in other:
-            sent[index] = back[index] = [mx.nd.array(halves(values[index][0].asnumpy()), dtype="float32")]
+            sent[index] = back[index] = [mx.nd.array(halves(values[index][0].asnumpy().tobytes()), dtype="float32")]
         self.exchange.broadcast(keys, sent, back)
         for index in other:
             for target in outs[index]:
-                ndarrays.write(target, whole(back[index][0].asnumpy(), target.shape, np.dtype(target.dtype)))
+                data = whole(back[index][0].asnumpy(), target.size * np.dtype(target.dtype).itemsize)
+                ndarrays.write(target, np.frombuffer(data, target.dtype).reshape(target.shape))
         self._recorder.break_off()
 
     def pushpull(self, key: Key | Sequence[Key], value: object, out: object = None, priority: int = 0) -> None:
@@ -201,16 +201,14 @@ class NALB(KVStoreBase):
         )
 
 
-def halves(values: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-    """The bytes of some values as 16-bit numbers, which float32 holds exactly."""
-    data = values.tobytes()
+def halves(data: bytes) -> npt.NDArray[np.float32]:
+    """Some bytes as 16-bit numbers, which float32 holds and servers add up exactly."""
     return np.frombuffer(data + b"\0" * (len(data) % 2), np.uint16).astype(np.float32)
 
 
-def whole(found: npt.NDArray[np.float32], shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """The values that `halves` took apart."""
-    size = math.prod(shape) * dtype.itemsize
-    return np.frombuffer(found.astype(np.uint16).tobytes()[:size], dtype).reshape(shape)
+def whole(numbers: npt.NDArray[Any], size_bytes: int) -> bytes:
+    """The bytes that `halves` took apart."""
+    return numbers.astype(np.uint16).tobytes()[:size_bytes]
 
 
 class AbsentError(StoreError, AttributeError):

@@ -172,12 +172,11 @@ def main(args: argparse.Namespace) -> int:
     samples = args.batch_total if command else None
     if not command:
         check_batch_flags(args, others)
-    named = (
-        [] if args.schemes is None else parse_schemes(args.schemes)
-    )  # a mistake in a name is told before a Python is asked
+    # a mistake in a name is told before a Python is asked
+    named = [] if args.schemes is None else parse_schemes(args.schemes)
     needs_torch = any(one.name == RING or one.precision != DEFAULT_PRECISION for one in named)
     framework = framework_of(args, command, needs_torch) if command else args.framework or MXNET
-    schemes = parse_schemes(args.schemes or (AUTO if others else DEFAULT_SCHEMES[framework]))
+    schemes = named or parse_schemes(AUTO if others else DEFAULT_SCHEMES[framework])
     batchings = parse_batchings(args, schemes)
     ways = parse_parallels(args, schemes)
     _check(args, schemes, framework)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from nalb.errors import InputError, as_text
 from nalb.launch.hosts import load_hosts, look_up
+from nalb.process.address import LOOPBACK
 from nalb.transport.keys import key_path, make_keys, write_keys
 
 
@@ -43,14 +44,10 @@ def parse_nodes(text: str) -> dict[str, str]:
             raise InputError(f"--nodes: {name!r} is empty or repeated: name each node once")
         addresses[name] = look_up(address or name, "--nodes: host", f"{name}=ADDRESS, an IPv4 address")
         looked_up += [] if address else [name]
-    if not all(map(_is_loopback, addresses.values())):
+    if not all(address.startswith(LOOPBACK) for address in addresses.values()):
         for name in looked_up:
-            if _is_loopback(addresses[name]):  # as Debian's /etc/hosts has it for the machine's own name
+            if addresses[name].startswith(LOOPBACK):  # as Debian's /etc/hosts has it for the machine's own name
                 raise InputError(
                     f"--nodes: {name!r} leads to {addresses[name]} here, which no other node reaches: give {name}=ADDRESS"
                 )
     return addresses
-
-
-def _is_loopback(address: str) -> bool:
-    return address.startswith("127.")

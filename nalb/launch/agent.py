@@ -25,7 +25,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from nalb.errors import MachineError, NalbError
-from nalb.launch.machine_env import is_for_ps_lite, machine_environment, own_path
+from nalb.launch.machine_env import is_for_ps_lite, machine_environment, own_path, program_of
 from nalb.launch.processes import die_with_parent
 from nalb.process.guardian import Descent, living_on, mark, reap_adopted
 from nalb.process.last_words import FOR_THE_LAUNCHER
@@ -127,11 +127,6 @@ def start(order: AgentOrder, files: dict[str, str]) -> "subprocess.Popen[bytes]"
         start_new_session=True,
         preexec_fn=die_with_parent(os.getpid()),
     )
-
-
-def program_of(word: str) -> str:
-    """The program that a command's first word names. A host may have no program called `python`, or another one."""
-    return sys.executable if word == "python" else os.path.expanduser(word)
 
 
 def watch(

@@ -58,6 +58,11 @@ def own_path(inherited: Mapping[str, str]) -> str:
     return os.pathsep.join([os.path.dirname(sys.executable), inherited.get("PATH", os.defpath)])
 
 
+def program_of(word: str) -> str:
+    """The program that a command's first word names. A host may have no program called `python`, or another one."""
+    return sys.executable if word == "python" else os.path.expanduser(word)
+
+
 def main(argv: list[str]) -> int:
     """Complete this process's environment and become the command `argv`; returns an exit code only where that fails."""
     try:
@@ -68,7 +73,7 @@ def main(argv: list[str]) -> int:
                 del os.environ[name]
         os.environ.update(machine_environment(os.environ, os.environ))
         os.environ["PATH"] = own_path(os.environ)
-        os.execvp(sys.executable if argv[0] == "python" else os.path.expanduser(argv[0]), argv)
+        os.execvp(program_of(argv[0]), argv)
     except NalbError as error:
         print(f"nalb: {error}", file=sys.stderr)
         return error.exit_code

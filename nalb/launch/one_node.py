@@ -16,7 +16,7 @@ from nalb.launch.hosts import DEFAULT_ROOT_PORT
 from nalb.launch.roles import Place, ProcessSpec, Program
 from nalb.options import JobOptions, options_in
 from nalb.process.address import own_address, own_name
-from nalb.settings import STARTUP_S
+from nalb.settings import STARTUP_S, check_node
 from nalb.transport.keys import key_path, load_keys
 
 NODES_MOST = 2048
@@ -49,8 +49,7 @@ class OneNode:
         told = {name: environ[name] for name in ("NALB_ADDRESS", "GLOO_SOCKET_IFNAME") if name in environ}
         root_address = _resolved(host, options_in(environ).get("startup_s", STARTUP_S), say)
         own = own_address(told, host, "--root ")
-        if "/" in (name := own_name(environ)):
-            raise InputError(f"environment variable NALB_NODE={name!r}: give a name without /: files are named by it")
+        check_node(name := own_name(environ))
         place = Place(name, own, is_machine=True)
         return cls(place, rank, nodes, own if rank == 0 else root_address, int(word or DEFAULT_ROOT_PORT))
 

@@ -85,22 +85,24 @@ def test_the_first_iteration_of_a_trial_makes_buffers_and_is_not_counted():
     assert "p" not in play(routing, TRIAL - 1 + SURE, 1.0, 0.9)
 
 
-def test_when_iterations_grow_plans_are_back_at_once_and_stay_where_links_make_mxnets_own_loads_longer():
+def amid_a_stretch(planned_s, own_s):
+    """Routing that has compared both ways for long, and left some iterations of a further stretch to MXNet."""
     routing = Routing()
-    play(routing, 300, 1.0, 0.9)
+    play(routing, 300, planned_s, own_s)
     while not routing.is_settled:
-        play(routing, 1, 1.0, 0.9)
-    play(routing, 3, 1.0, 0.9)
+        play(routing, 1, planned_s, own_s)
+    play(routing, 3, planned_s, own_s)
+    return routing
+
+
+def test_when_iterations_grow_plans_are_back_at_once_and_stay_where_links_make_mxnets_own_loads_longer():
+    routing = amid_a_stretch(1.0, 0.9)
     assert play(routing, 4, 3.0, 9.0, own_links_s=math.inf) == "ooop"
     assert play(routing, 100, 3.0, 9.0, own_links_s=math.inf) == 100 * "p"
 
 
 def test_when_iterations_become_shorter_plans_are_back_at_once_and_stay_where_they_take_less():
-    routing = Routing()
-    play(routing, 300, 4.0, 3.0)
-    while not routing.is_settled:
-        play(routing, 1, 4.0, 3.0)
-    play(routing, 3, 4.0, 3.0)
+    routing = amid_a_stretch(4.0, 3.0)
     assert play(routing, LOOK + LOOK, 0.5, 0.7) == LOOK * "o" + LOOK * "p"
     assert play(routing, TRIAL, 0.5, 0.7) == TRIAL * "o", "it may have been a disturbance"
     assert play(routing, 100, 0.5, 0.7) == 100 * "p"
