@@ -23,7 +23,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from nalb.errors import MachineError
-from nalb.process import daemon
+from nalb.process import daemon, kernel_calls
 from netem import namespaces
 from netem.schedule import CpuQuotas
 
@@ -55,13 +55,13 @@ def budget_after(budget_s: float, quota: float, elapsed_s: float, used_s: float)
 class Held:
     """A process of a node."""
 
-    descriptor: int  # of the process: os.pidfd_open
+    descriptor: int  # of the process
     used_s: float  # its CPU time when last looked at
 
     def signal(self, number: int) -> None:
         """Send the process a signal, unless it has ended."""
         with suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self.descriptor, number)
+            kernel_calls.send_signal(self.descriptor, number)
 
 
 @dataclass
@@ -83,7 +83,7 @@ class Brake:
             if pid in self.processes:
                 continue
             with suppress(OSError):
-                held = Held(os.pidfd_open(pid), 0.0)
+                held = Held(kernel_calls.open_process(pid), 0.0)
                 if namespaces.identity_of_process(pid) != namespaces.identity(self.namespace):
                     os.close(held.descriptor)  # it ended, and another took its id
                     continue

@@ -69,7 +69,10 @@ class Keeper:
         if address := os.environ.get(host):
             job = f"the job of {meeting} {address}:{os.environ.get(port)}"
             job += f" on {socket.gethostname()}" if address.startswith(LOOPBACK) else ""
-        _claims[self.folder] = lock.claim(self.folder, os.environ.get(lock.VARIABLE) or job)
+        claim = _claims[self.folder] = lock.claim(self.folder, os.environ.get(lock.VARIABLE) or job)
+        os.register_at_fork(
+            after_in_child=claim.close
+        )  # else the lock would stay with a child that outlives this process
 
     def find(self, is_in_job: bool, agree: Agree | None = None) -> Checkpoint | None:
         """Find the newest whole checkpoint; files that cannot be used are skipped with a warning. Raises CheckpointError.

@@ -27,7 +27,8 @@ from msgspec import Meta, Struct
 from nalb.errors import MachineError, NalbError
 from nalb.launch.machine_env import is_for_ps_lite, machine_environment, own_path, program_of
 from nalb.launch.processes import die_with_parent
-from nalb.process.guardian import Descent, living_on, mark, reap_adopted
+from nalb.process.guardian import Descent, living_on, mark
+from nalb.process.kernel_calls import open_process
 from nalb.process.last_words import FOR_THE_LAUNCHER
 from nalb.process.private_file import open_private
 from nalb.process.proc import stopped_at
@@ -38,7 +39,7 @@ REPORT = f"{FOR_THE_LAUNCHER}nalb-agent "
 SIGN_OF_LIFE_S = 1.0  # the launcher sends a sign of life this often
 SILENCE_S = 9.0  # after this time without a sign of life the agent takes the launcher for dead: as ssh a host
 LOOK_S = 0.5  # between looks at the process
-TERM_GRACE_S = 1.5
+TERM_GRACE_S, KILL_GRACE_S = 1.5, 1.0  # that a process gets to end when asked to, and when killed
 NOT_STARTED = 127  # the exit code that shells give for a command that cannot be started
 ORDER_BYTES = 1 << 20
 
@@ -130,13 +131,16 @@ def start(order: AgentOrder, files: dict[str, str]) -> "subprocess.Popen[bytes]"
 
 
 def watch(
-    process: "subprocess.Popen[bytes]", is_told_to_end: Callable[[], bool], take: Callable[[bytes], None]
+    process: "subprocess.Popen[bytes]",
+    descent: Descent,
+    is_told_to_end: Callable[[], bool],
+    take: Callable[[bytes], None],
 ) -> None:
     """Watch the process until it has ended, the launcher is gone, or the agent is told to end; report stops and wakings.
 
-    `take` gets what the launcher writes.
+    `take` gets what the launcher writes. Raises MachineError where this machine cannot watch a process.
     """
-    exit_fd = os.pidfd_open(process.pid)
+    exit_fd = open_process(process.pid)
     poller = select.poll()
     for fd in (0, exit_fd):
         poller.register(fd, select.POLLIN)
@@ -154,20 +158,21 @@ def watch(
         if (stopped_at(process.pid) is not None) != was_stopped:
             was_stopped = not was_stopped
             report(AgentReport(stopped=was_stopped))
-        reap_adopted(process.pid)
+        descent.reap([process.pid])
 
 
 def end(process: "subprocess.Popen[bytes]", descent: Descent) -> None:
-    """End the process if it still runs, and all that it started."""
+    """End the process if it still runs, and all that it started. One that stays is named in the process's output."""
     if process.poll() is None:
-        with suppress(ProcessLookupError):
+        with suppress(ProcessLookupError, PermissionError):  # behind sudo the process is another user's
             os.killpg(process.pid, signal.SIGTERM)
             os.killpg(process.pid, signal.SIGCONT)  # a stopped process takes SIGTERM only once it continues
         with suppress(subprocess.TimeoutExpired):
             process.wait(TERM_GRACE_S)
     if stay := descent.end([process.pid]):
         print(f"nalb: {living_on(stay)}", flush=True)
-    process.wait()
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(KILL_GRACE_S)
 
 
 def main() -> int:
@@ -206,16 +211,18 @@ def _run(order: AgentOrder, files: dict[str, str], descent: Descent, is_told_to_
     """Run the process from start to end; return its return code as Popen gives it."""
     try:
         process = start(order, files)
+        with carried(order, files) as take:
+            try:
+                watch(process, descent, is_told_to_end, take)
+            finally:
+                end(process, descent)
     except NalbError as error:
         print(f"nalb: {error}", flush=True)
         return error.exit_code
     except OSError as error:
         print(f"nalb: cannot start {order.argv[0]!r} on this host: {error.strerror}", flush=True)
         return NOT_STARTED
-    with carried(order, files) as take:
-        watch(process, is_told_to_end, take)
-        end(process, descent)
-    return process.returncode
+    return -signal.SIGKILL if process.returncode is None else process.returncode  # None: it could not be ended
 
 
 if __name__ == "__main__":

@@ -22,12 +22,12 @@ from typing import Any
 import msgspec
 
 from nalb.errors import MachineError
-from nalb.launch.agent import REPORT, SIGN_OF_LIFE_S, VERSION, AgentOrder, AgentReport
+from nalb.launch.agent import REPORT, SIGN_OF_LIFE_S, TERM_GRACE_S, VERSION, AgentOrder, AgentReport
 from nalb.launch.hosts import Host, HostsFile
 from nalb.launch.processes import Ending, LocalProcess, die_with_parent, ending_of
 from nalb.launch.roles import ProcessSpec
 from nalb.launch.signals import held_back
-from nalb.launch.supervisor import Job
+from nalb.launch.supervisor import KILL_GRACE_S, Job
 from nalb.options import DECLARED
 from nalb.process.exhaustion import explained
 from nalb.process.guardian import mark
@@ -241,6 +241,7 @@ class RemoteJob(Job):
     """A job on hosts: a Job whose processes are started by ssh, each with its sign of life."""
 
     lag_s = float(ALIVE_INTERVAL_S * (ALIVE_COUNT + 1))  # a connection that is held up for longer is lost
+    term_grace_s = TERM_GRACE_S + KILL_GRACE_S  # an agent kills what has not ended, and says what it could not end
 
     def __init__(
         self,

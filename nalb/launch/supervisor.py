@@ -29,13 +29,13 @@ from nalb.launch.processes import LocalProcess, start_here
 from nalb.launch.roles import WORKER, ProcessSpec
 from nalb.launch.signals import held_back
 from nalb.process.exhaustion import explained, raise_file_limit
-from nalb.process.guardian import Descent, JobGuardian, kill_marked, living_on, reap_adopted
+from nalb.process.guardian import Descent, JobGuardian, kill_marked, living_on
 from nalb.process.last_words import FOR_THE_LAUNCHER, line_of
 from nalb.process.proc import Stop
 from nalb.process.streams import discard_output
 from nalb.settings import silence_of
 
-TERM_GRACE_S = 1.5  # the time between asking a process to end and killing it
+TERM_GRACE_S = 1.5
 KILL_GRACE_S = 3.0  # the time that killed processes get to end
 AFTER_WORKERS_S = 7.0  # the limit for servers and scheduler, which end milliseconds after the workers by themselves
 SETTLE_S = 0.3  # the wait after a failure for other processes that the same cause ends
@@ -55,6 +55,7 @@ class Job:
     """
 
     lag_s = 0.0  # how much later than a process's end an event from before it may arrive
+    term_grace_s = TERM_GRACE_S  # the time between asking processes to end and killing them
 
     def __init__(
         self,
@@ -140,8 +141,7 @@ class Job:
             raise self._reading_error
         self._guardian.check()
         self._check()
-        for child in self.children:
-            reap_adopted(child.popen.pid)
+        self._descent.reap([child.popen.pid for child in self.children])
         if self._note_failed():
             with held_back():  # a signal in this time, such as Ctrl-C at the sight of an error, would hide who failed
                 self._wait_for_culprit()
@@ -355,10 +355,10 @@ class Job:
 
     @held_back()  # a signal would leave processes of the job and hide who failed
     def _end_all(self) -> None:
-        """End every process of the job and all that those started, within little more than TERM_GRACE_S + KILL_GRACE_S."""
+        """End every process of the job and all that those started, within little more than term_grace_s + KILL_GRACE_S."""
         for child in self.children:
             child.ask_to_end()
-        self._await(TERM_GRACE_S)
+        self._await(self.term_grace_s)
         for child in self.children:
             child.kill()
         self._await(KILL_GRACE_S)

@@ -48,7 +48,7 @@ class Traffic:
         """The traffic between groups of nodes, as if each group were one node; None for none. group: each node's, shape (N,)."""
         between = self.samples[group[self.source] != group[self.target]]
         between["source"], between["target"] = group[between["source"]], group[between["target"]]
-        return Traffic(between) if len(between) else None
+        return Traffic(between, is_stale=self.is_stale) if len(between) else None
 
     def served_s(self, num_nodes: int) -> Floats:
         """When the last message to or from each node's server ended, shape (N,), N = num_nodes; -inf for one without messages."""

@@ -37,6 +37,7 @@ from nalb.plane.rendezvous import END, told_agents
 from nalb.plane.training import Training
 from nalb.process import last_words
 from nalb.process.exhaustion import raise_file_limit
+from nalb.process.kernel_calls import open_process
 from nalb.process.last_words import die
 from nalb.process.own_program import own_argv
 from nalb.process.proc import Stop, stopped_at
@@ -83,7 +84,7 @@ class Agent:
         self._watch(self._training.socket.fileno(), self._read_orders)
         self._watch(self._bell, self._hear)
         try:
-            pidfd = os.pidfd_open(self._training.pid)
+            pidfd = open_process(self._training.pid)
             self._watch(pidfd, partial(self._training_ended, pidfd))
         except ProcessLookupError:
             self._training_ended()

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nalb.errors import PeerError
+from nalb.process.kernel_calls import memory_file
 
 ALIGNED_BYTES = 64
 
@@ -26,7 +27,7 @@ class OwnSegment:
             self.offsets.append(size)
             size += -(-elements * dtype.itemsize // ALIGNED_BYTES) * ALIGNED_BYTES
         self.size_bytes = size
-        self.descriptor = os.memfd_create("nalb", os.MFD_CLOEXEC)
+        self.descriptor = memory_file("nalb")
         os.ftruncate(self.descriptor, size)
         self._map = mmap.mmap(self.descriptor, size)  # unmapped once no array is left
 

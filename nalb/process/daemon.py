@@ -10,6 +10,7 @@ from contextlib import suppress
 
 from nalb.errors import MachineError
 from nalb.process.exhaustion import explained
+from nalb.process.kernel_calls import open_process
 from nalb.process.own_program import python_path
 from nalb.process.proc import require_own_proc
 
@@ -25,7 +26,7 @@ class Daemon:
         """`said` is what the process printed before it went to the background. Raises MachineError if it has ended already."""
         self.pid, self.said, self._what = pid, said, what
         try:
-            self._descriptor = os.pidfd_open(pid)
+            self._descriptor = open_process(pid)
         except ProcessLookupError:
             raise self._has_ended() from None
 

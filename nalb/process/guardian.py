@@ -29,6 +29,7 @@ from nalb.process.own_program import own_argv
 VARIABLE = "NALB_JOB"
 KILL_DEADLINE_S = 5.0  # a killed process is gone in milliseconds, unless it is stuck in the kernel
 DISMISS_DEADLINE_S = 5.0
+REAP_S = 5.0  # between looks for children that have ended: each looks through all processes
 PR_SET_CHILD_SUBREAPER, PR_GET_CHILD_SUBREAPER = 36, 37  # linux/prctl.h
 
 
@@ -87,6 +88,7 @@ class Descent:
         self._was_subreaper = ctypes.c_int()
         _prctl(PR_GET_CHILD_SUBREAPER, ctypes.byref(self._was_subreaper))
         self._others = {pid for pid, (parent, _) in processes().items() if parent == os.getpid()}
+        self._looked_s, self._ended = time.monotonic(), set[int]()  # of `reap`
         _prctl(PR_SET_CHILD_SUBREAPER, 1)
         return self
 
@@ -101,11 +103,27 @@ class Descent:
         `started` are children of this process whose end other code waits for. The context's other ended children are reaped.
         """
         stay = kill_found(self._living)
-        for pid, (parent, has_ended) in processes().items():
-            is_own = parent == os.getpid() and pid not in self._others | daemon.GUARDIANS
-            if is_own and has_ended and pid not in started:
-                os.waitpid(pid, os.WNOHANG)
+        for pid in self._find_ended(started):
+            os.waitpid(pid, os.WNOHANG)
         return stay
+
+    def reap(self, started: Collection[int]) -> None:
+        """Reap adopted children that have ended, each REAP_S. Otherwise each would stay a zombie and keep its process id.
+
+        started: as in `end`. A thread that waits for a child of its own has done so by the second look.
+        """
+        if time.monotonic() - self._looked_s < REAP_S:
+            return
+        self._looked_s = time.monotonic()
+        found = self._find_ended(started)
+        for pid in found & self._ended:
+            os.waitpid(pid, os.WNOHANG)
+        self._ended = found
+
+    def _find_ended(self, started: Collection[int]) -> set[int]:
+        """The context's children that have ended and that nobody has waited for, but not those of `started`."""
+        own = {pid for pid, (parent, has_ended) in processes().items() if has_ended and parent == os.getpid()}
+        return own - self._others - daemon.GUARDIANS - set(started)
 
     def _living(self) -> list[int]:
         found = processes()
@@ -122,17 +140,6 @@ def living_on(pids: Collection[int]) -> str:
     """A line for people about processes that could not be ended."""
     numbers = ", ".join(map(str, sorted(pids)))
     return f"could not end process {numbers} (another user's, as behind sudo, or stuck in the kernel): end it by hand"
-
-
-def reap_adopted(leader: int) -> None:
-    """Reap adopted children that have ended in the process group of `leader`, a child that other code waits for.
-
-    Otherwise each would stay a zombie and keep its process id.
-    """
-    with suppress(ChildProcessError):  # nobody is in the group
-        look = os.WEXITED | os.WNOHANG | os.WNOWAIT
-        while (ended := os.waitid(os.P_PGID, leader, look)) is not None and ended.si_pid != leader:
-            os.waitpid(ended.si_pid, os.WNOHANG)
 
 
 def processes() -> dict[int, tuple[int, bool]]:

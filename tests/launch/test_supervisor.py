@@ -404,9 +404,9 @@ def test_what_cleared_its_environment_and_has_a_session_of_its_own_ends_too(tmp_
 
 def test_orphans_of_a_worker_leave_no_zombies_while_the_job_goes_on(tmp_path: Path) -> None:
     shown: list[str] = []
-    orphan = f"import os; os.system('sleep 0.1 & echo $!'); {FOREVER}"
+    orphan = f"import os; os.system('setsid sleep 0.1 & echo $!'); {FOREVER}"
     with job_of(tmp_path, [spec("worker", "n0", orphan)], show=shown.append) as job:
-        end_s = time.monotonic() + 10
+        end_s = time.monotonic() + 20
         while not shown or Path("/proc", shown[0].rpartition(" ")[2]).exists():
             assert not job.finished()
             assert time.monotonic() < end_s
@@ -440,7 +440,7 @@ def test_what_ps_lite_reads_is_the_jobs_alone(tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_process_that_ignores_sigterm_or_is_stopped_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervisor, "TERM_GRACE_S", 0.2)
+    monkeypatch.setattr(supervisor.Job, "term_grace_s", 0.2)
     stubborn = "import signal, time; signal.signal(15, signal.SIG_IGN); print('up', flush=True); time.sleep(600)"
     shown: list[str] = []
     with job_of(tmp_path, [spec("server", "n0", stubborn), spec("worker", "n0", stubborn)], show=shown.append) as job:

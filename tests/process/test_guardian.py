@@ -2,9 +2,12 @@
 
 import socket
 import subprocess
+import time
+from pathlib import Path
 
 import pytest
 
+from nalb.process import guardian
 from nalb.process.own_program import own_argv
 
 
@@ -19,3 +22,17 @@ def test_what_goes_with_the_job_goes_where_the_launcher_is_killed(tmp_path, last
     words = ["no such job", str(folder), str(door), str(tmp_path / "not made")]
     subprocess.run(own_argv("nalb.process.guardian", *words), input=last_words, check=True)
     assert folder.exists() == door.exists() == stays
+
+
+def test_adopted_children_are_reaped_and_those_of_other_code_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guardian, "REAP_S", 0.0)
+    with guardian.Descent() as descent:
+        own = subprocess.Popen(["sh", "-c", "exit 3"])
+        told = subprocess.run(["sh", "-c", "setsid sleep 0.1 > /dev/null & echo $!"], capture_output=True, check=True)
+        orphan = Path("/proc", told.stdout.decode().strip())
+        end_s = time.monotonic() + 10
+        while orphan.exists():
+            descent.reap([own.pid])
+            assert time.monotonic() < end_s
+            time.sleep(0.01)
+        assert own.wait() == 3

@@ -342,3 +342,21 @@ def train():
 train()
 """
     run_alone(script)
+
+
+LACKING = """
+import os, signal
+for module, names in ((os, ("memfd_create", "MFD_CLOEXEC", "pidfd_open")), (signal, ("pidfd_send_signal",))):
+    for name in names:
+        if hasattr(module, name):
+            delattr(module, name)
+"""
+
+
+@pytest.mark.torch
+def test_a_python_that_was_built_with_an_old_c_library(tmp_path: Path) -> None:
+    """conda's has no memfd_create and no pidfd_open, on any kernel."""
+    (tmp_path / "sitecustomize.py").write_text(LACKING)
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    ended = ranks.run(PITFALLS.name, "plain_sums", size=2, PYTHONPATH=path, **BY_PLANE)
+    assert all(one.code == 0 and "ok plain_sums\n" in one.output for one in ended), [one.output[-2000:] for one in ended]

@@ -2,13 +2,12 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 from nalb.batching.joint_control import LinkKnowledge
 from nalb.feedback.early_plans import EarlyPlans
 from nalb.feedback.routing import Routing
 from nalb.feedback.trust import Outcome, Trust
-from nalb.feedback.window import choose_windows
+from nalb.feedback.window import choose_windows, delay_counts
 from nalb.measurement.estimators import Estimator
 from nalb.measurement.rules import RULES, Rules
 from nalb.measurement.shared_uplinks import SharedUplink
@@ -58,6 +57,7 @@ class Planner:
         self._trust, self._early = Trust(rules), EarlyPlans(rules)
         self._begins_block = False
         # Whether an iteration by plan has been judged since the last one that was not, and since the block began.
+        self._is_far = False  # delay counted when the last plan was made
         self._is_fresh = False
         self._layout: Layout | None = None
 
@@ -151,7 +151,7 @@ class Planner:
             and options.measures
             and self.precisions.wanted is self.chosen
             and not self._trust.needs_equal_shares
-            and not self._trust.looks_next(self.nodes.sites is not None)  # then the wait is measured anew as well
+            and not self._trust.looks_next(self._ignores_late)  # then the wait is measured anew as well
             and self._is_fresh
             and self._early.pay
         )
@@ -196,7 +196,7 @@ class Planner:
         measure = decision.is_measured
         pushes = self._pushes_by_rank()
         message = m.Plan(iteration, until, layout_version, name, measure, [], ranks, slots, leaders, pushes)
-        return Planned(decision, message, new_slots, windows, self._trust.has_window)
+        return Planned(decision, message, new_slots, windows, self._trust.has_window and not self._is_far)
 
     def _pushes_by_rank(self) -> list[str]:
         """The precision in which each rank pushes; none where all push in that of the answers."""
@@ -209,8 +209,17 @@ class Planner:
         """The windows of a plan where no block asks for one."""
         if learns_from_times:
             return []
-        may_have = partial(self._trust.allow_window, self.nodes.sites is not None)
-        return choose_windows(known.pace(plan.predicted_s, self.layout), may_have)
+        pace = known.pace(plan.predicted_s, self.layout)
+        self._is_far = pace is not None and delay_counts(pace.round_trip_s, pace.links_s)
+        may_have = self._trust.allow_window(
+            self._ignores_late
+        )  # counts iterations also where windows do not depend on it
+        return choose_windows(pace, lambda: may_have)
+
+    @property
+    def _ignores_late(self) -> bool:
+        """Whether a late iteration asks for none without a window: estimates do not explain delay, and see Trust.allow_window."""
+        return self.nodes.sites is not None or self._is_far
 
     def judge(self, finished: FinishedIteration, planned: Planned) -> list[SharedUplink]:
         """Learn from a timed iteration of this plan; returns the uplinks that it shows to be shared."""

@@ -452,3 +452,14 @@ def test_the_first_plan_of_a_block_is_followed_by_none_that_is_early_and_its_wai
     for _ in range(20):  # each first iteration of a turn waits for the end of another job's turn
         turns.begin_block()
         assert early(turns, NODES, 1) + early(turns, NODES, 4, wait_s=0.0) == 5 * [False]
+
+
+def test_where_delay_counts_few_plans_wait_also_after_a_time_in_which_it_did_not():
+    planner = planner_of()
+    planner.knowledge.note_delay(0.5, is_bbr=False)
+    assert 1 <= early(planner, NODES, 100)[20:].count(False) <= 4  # the wait is measured anew
+    for calm in range(4, 9):
+        planner.knowledge.note_delay(0.0, is_bbr=False)
+        early(planner, NODES, calm)
+        planner.knowledge.note_delay(0.5, is_bbr=False)
+        assert early(planner, NODES, 20)[5:].count(False) <= 2
