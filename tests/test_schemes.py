@@ -21,8 +21,8 @@ CAPACITIES = Capacities.from_lists(RATES, RATES)
 RESNET = simple_layout(23_550_000, 6)
 
 
-def watched(loads, times, count=6):
-    return [[ServerObservation(load, time) for load, time in zip(loads, times, strict=True)]] * count
+def watched(loads, times):
+    return [[ServerObservation(load, time) for load, time in zip(loads, times, strict=True)]] * 6
 
 
 @laws

@@ -51,6 +51,28 @@ families() {
   done
 }
 
+# simulate_families: from the start, as the script takes new files alone
+simulate_families() {
+  rm -f runs/families.jsonl
+  "$python" scripts/figures/simulate_families.py --first 93001 --networks 50 --starts 3 --out runs/families.jsonl
+}
+
+# stored FILE COMMAND...: a command that writes runs/FILE, which then becomes docs/results/data/FILE
+stored() {
+  mkdir -p "$(dirname "runs/$1")"
+  "${@:2}" --out "runs/$1"
+  cp "runs/$1" "docs/results/data/$1"
+}
+
+# precision_accuracy [--out FILE]: all trainings of docs/precision.md in one process
+precision_accuracy() {
+  local train=("$venv_torch/bin/python" scripts/figures/precision_accuracy.py "$@")
+  "${train[@]}" --steps 300 --models cnn,mobilenet
+  "${train[@]}" --steps 200 --models transformer
+  "${train[@]}" --steps 200 --models mobilenet-1.0 --variants "float32,int8,int4,PowerSGD rank 16,PowerSGD rank 4"
+  "${train[@]}" --steps 200 --models mobilenet-1.0 --variants "float32,PowerSGD rank 16" --seeds 5,6,7,10,11,12
+}
+
 # take NAME: stores the results of a script's runs
 take() { "$python" scripts/figures/results_tables.py --take "runs/$1"; }
 
@@ -63,8 +85,7 @@ make fig6 40 "$python" scripts/figures/fig6_slices.py
 make fig7 25 "$python" scripts/figures/fig7_overhead.py
 make judge 35 "$python" scripts/figures/judge_schemes.py
 make families 20 families
-grep -qs "^simulate-families	" runs/all.tsv || rm -f runs/families.jsonl # of one that was ended
-make simulate-families 120 "$python" scripts/figures/simulate_families.py --first 93001 --networks 50 --starts 3 --out runs/families.jsonl
+make simulate-families 120 simulate_families
 make lb-bsp 50 "$python" scripts/figures/lb_bsp_figures.py
 make lb-bsp-prediction 20 "$python" scripts/figures/lb_bsp_prediction.py --seeds 10
 make figure-11 2 "$python" scripts/figures/lb_bsp_prediction.py --seeds 1 --predictors ema,narx --out runs/lb-bsp-prediction/figure-11
@@ -76,22 +97,14 @@ make batch-throughput 2 "$python" scripts/figures/batch_throughput.py
 make pace-emulated 75 "$venv_torch/bin/python" scripts/figures/name_the_pace_emulated.py --first 41101 --networks 8 --out runs/pace-emulated.jsonl
 make learning-cost 15 "$python" scripts/figures/learning_cost.py --first 70001 --networks 4
 make precisions 45 "$venv_torch/bin/python" scripts/figures/precisions.py
-mkdir -p docs/results/data/fewer-bytes
-fewer_bytes=(benchmarks/fewer_bytes.py --iterations 20 --rounds 2 --mxnet-python "$python" --out docs/results/data/fewer-bytes/wan6-static.json)
 if [ -x hivemind/bin/python ]; then
-  make fewer-bytes 25 "$venv_torch/bin/python" "${fewer_bytes[@]}" --hivemind-python hivemind/bin/python
+  fewer_bytes=(benchmarks/fewer_bytes.py --iterations 20 --rounds 2 --mxnet-python "$python" --hivemind-python hivemind/bin/python)
+  make fewer-bytes 25 stored fewer-bytes/wan6-static.json "$venv_torch/bin/python" "${fewer_bytes[@]}"
 else
   echo "fewer-bytes: no hivemind/bin/python: docs/results/fewer-bytes.md says how to make it"
 fi
-accuracy=(scripts/figures/precision_accuracy.py --out runs/precision-accuracy.jsonl)
-make precision-accuracy 22 "$venv_torch/bin/python" "${accuracy[@]}" --steps 300 --models cnn,mobilenet
-make precision-transformer 30 "$venv_torch/bin/python" "${accuracy[@]}" --steps 200 --models transformer
-whole=("${accuracy[@]}" --steps 200 --models mobilenet-1.0 --variants "float32,int8,int4,PowerSGD rank 16,PowerSGD rank 4")
-make precision-mobilenet 40 "$venv_torch/bin/python" "${whole[@]}"
-more=("${accuracy[@]}" --steps 200 --models mobilenet-1.0 --variants "float32,PowerSGD rank 16" --seeds 5,6,7,10,11,12)
-make precision-mobilenet-seeds 20 "$venv_torch/bin/python" "${more[@]}"
-[ ! -e runs/precision-accuracy.jsonl ] || cp runs/precision-accuracy.jsonl docs/results/data
-make powersgd-accuracy 20 "$venv_torch/bin/python" scripts/figures/powersgd_accuracy.py --out docs/results/data/powersgd-accuracy.jsonl
+make precision-accuracy 112 stored precision-accuracy.jsonl precision_accuracy
+make powersgd-accuracy 20 stored powersgd-accuracy.jsonl "$venv_torch/bin/python" scripts/figures/powersgd_accuracy.py
 if "$venv_torch/bin/python" -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; then
   make gpu 2 "$venv_torch/bin/python" scripts/figures/gpu_figures.py
 else

@@ -116,20 +116,18 @@ def rank() -> None:
 
 
 def beside_a_cpu() -> dict[str, float]:
-    """Seconds of an iteration by scheme of batch sizes."""
+    """Seconds of an iteration by scheme of batch sizes. Ends with a message where a job fails or does not end."""
     found = {}
     for scheme in SCHEMES:
-        command = ["nalb", "launch", "--local", "2", "--framework", "torch", "--batching", scheme]
-        command += ["--", sys.executable, __file__, "--rank"]
+        command = [sys.executable, "-m", "nalb.cli.main", "launch", "--local", "2", "--framework", "torch"]
+        command += ["--batching", scheme, "--", sys.executable, __file__, "--rank"]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
         except subprocess.TimeoutExpired:
-            print(f"{scheme}: no end within {LIMIT_S:g} s", flush=True)
-            continue
+            sys.exit(f"{scheme}: no end within {LIMIT_S:g} s")
         line = next((one for one in done.stdout.splitlines() if "times {" in one), None)
-        if line is None:
-            print(f"{scheme}: {(done.stdout + done.stderr)[-2000:]}", flush=True)
-            continue
+        if done.returncode or line is None:
+            sys.exit(f"{scheme}: the job ended with {done.returncode}: {(done.stdout + done.stderr)[-2000:]}")
         told = json.loads(line.partition("times ")[2])
         found[scheme] = told["iteration_s"]
         print(f"{scheme}: {told['iteration_s']:.3f} s an iteration, last sizes {told['sizes']}", flush=True)
@@ -149,8 +147,8 @@ def main() -> int:
         parser.exit(1, "gpu_figures: PyTorch finds no GPU: see `python -c 'import torch; torch.cuda.init()'`\n")
     os.environ["OMP_NUM_THREADS"] = str(CPU_THREADS)
     for figure, measure in (("figure-7-gpu", beside_a_cpu), ("figure-5a", throughput)):
-        (args.out / figure).mkdir(parents=True, exist_ok=True)
         result = msgspec.json.format(msgspec.json.encode(measure()), indent=2)
+        (args.out / figure).mkdir(parents=True, exist_ok=True)
         write_whole(args.out / figure / "throughput.json", result + b"\n")
     return 0
 

@@ -24,6 +24,7 @@ from rich.table import Table
 
 from experiments.networks import changing_machines, uneven_network, write_network
 from experiments.runs import run_script
+from experiments.stored import BEGUN_S, updates_in_time
 from experiments.trainings import compare_batchings
 from nalb.batching.decisions import Observation
 from nalb.batching.lb_bsp import StepBalancer
@@ -48,7 +49,6 @@ EVERY_S = 30  # the time between draws of cores, some tens of iterations
 SAMPLE_CPU_S = 0.15 / 1600  # core seconds of a sample of the CNN (docs/batching.md)
 OVERHEAD_CPU_S = 0.03  # core seconds of an iteration beside its samples; 20 to 80 ms were measured
 SPEED_NOISE = (0.03, 0.15)  # the noise in the traces of speeds, and the noise measured while others use the machine
-BEGUN_S = 15  # Fig. 10 counts updates from this time on, since MXNet's first iterations are set-up
 MICRO = ("--micro", "64")  # Fig. 10: batches of any size are computed in parts of 64 samples
 LEARN = (620, "cnn", 2048)  # the training in which NARX learns: it begins after 500 iterations
 TARGET = 0.70  # the accuracy up to which Fig. 12 counts updates; a few dozen reach it
@@ -176,12 +176,10 @@ def changing_table(how: str, runs: dict[str, BatchingResult], base: str) -> Tabl
 
     how: for the title. runs: the results by batching. base: the one that stands for BSP.
     """
-    ends = {name: np.cumsum(one.period_s, axis=0) for name, one in runs.items()}  # columns are workers
-    until_s = min(float(one[-1].min()) for one in ends.values())
+    made, until_s = updates_in_time(runs)
     table = Table(title=f"Fig. 10, {how}: cores drawn anew from {CHANGING[0]} to {CHANGING[1]} every {EVERY_S} s")
     for heading in ("", f"updates from {BEGUN_S} s to {until_s:.0f} s", "iteration s", "over BSP", "paper, over BSP"):
         table.add_column(heading, justify="right")
-    made = {name: float(((one >= BEGUN_S) & (one < until_s)).sum(axis=0).mean()) for name, one in ends.items()}
     for name, updates in made.items():
         paper = "" if name in ("bsp", "off", "ssp") else "0.38 to 0.42"
         iteration_s = (until_s - BEGUN_S) / updates

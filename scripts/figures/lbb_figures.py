@@ -176,8 +176,8 @@ def main(out: Path, quick: bool) -> None:
         table.add_column(heading, justify="right")
     for name, one in run.batchings.items():
         curve = " ".join(f"{updates}: {accuracy:.3f}" for updates, accuracy in one.curve)
-        needed = one.updates_to(TARGET)
-        table.add_row(name, f"{one.iteration_s:.3f}", curve, f"{one.iteration_s * needed:.1f}" if needed else "never")
+        needed_s = one.seconds_to(TARGET)
+        table.add_row(name, f"{one.iteration_s:.3f}", curve, "never" if needed_s is None else f"{needed_s:.1f}")
     console.print(table)
     title = f"Fig. 7, four workers that sleep, 50 ms more on one from iteration {DISTURBED_FROM} on"
     show_disturbance(console, title, sleepers(out / "figure-7"), DISTURBED_FROM)

@@ -7,8 +7,8 @@ written as the coordinator writes it, without the configured rates.
 
 The truth does not come from what `nalb why` computes. It is the bytes that each directed pair carried in the simulation, added up
 by link, pair, site and node's cores, over the rates of the network file; and each worker's computing. What needs longest sets the
-pace. A network counts as known where the next one needs at most KNOWN_PART of that time. The others are level: there `nalb why` is
-right if it names one of those that are level.
+pace. What needs at least LEVEL_PART of that time is level with it. A network counts as known where nothing else is; elsewhere
+`nalb why` is right if it names one of those that are level.
 """
 
 import argparse
@@ -51,7 +51,6 @@ SCHEMES = ("exact", "average", "stock")
 LEARNING, COUNTED = 6, 4  # iterations under exact, and then under the scheme in question
 LOW_NODES, HIGH_NODES = 4, 8
 CORES = 2.0  # the cores that all nodes of shared-cores share
-KNOWN_PART = 0.95
 LEVEL_PART = 0.95  # of the longest time: what needs this much is level with it
 MOST_SEEDS = 400  # of a family, until enough networks are known
 

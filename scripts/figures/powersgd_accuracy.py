@@ -112,10 +112,10 @@ def main() -> int:
             print("\n".join(table(lines, VARIANTS, [MODEL], base)), end="\n\n")
         return 0
     ensure_privilege()
-    done = {(one["variant"], one["seed"]) for one in lines}
+    done = {(one["variant"], one["seed"], one["steps"]) for one in lines}
     for seed in seeds:
         for variant in VARIANTS:
-            if (variant, seed) in done:
+            if (variant, seed, args.steps) in done:
                 continue
             begun_s = time.monotonic()
             note(args.out, MODEL, variant, seed, args.steps, run(variant, seed, args.steps), begun_s)

@@ -233,11 +233,24 @@ def train(model_name: str, seed: int, variant: str, steps: int, data: Sequence[t
     return accuracies
 
 
+def by_run(lines: list[dict[str, Any]], models: Sequence[str]) -> dict[tuple[str, str, int], dict[str, Any]]:
+    """The runs of these models by model, variant and seed. Ends with a message where runs of a model differ in length."""
+    found, steps = {}, dict[str, int]()
+    for one in lines:
+        if (model := one["model"]) in models:
+            if steps.setdefault(model, one["steps"]) != one["steps"]:
+                sys.exit(
+                    f"{model} has runs of {steps[model]} and of {one['steps']} steps: give each length its own --out"
+                )
+            found[model, one["variant"], one["seed"]] = one
+    return found
+
+
 def table(
-    lines: list[dict[str, object]], variants: Iterable[str], models: Sequence[str], base: str = "float32"
+    lines: list[dict[str, Any]], variants: Iterable[str], models: Sequence[str], base: str = "float32"
 ) -> list[str]:
     """Markdown: the base's accuracies, and differences to them, paired by seed."""
-    found = {(one["model"], one["variant"], one["seed"]): float(str(one["accuracy"])) for one in lines}
+    found = {run: float(one["accuracy"]) for run, one in by_run(lines, models).items()}
     rows = ["| gradients | " + " | ".join(models) + " |", "|---" * (len(models) + 1) + "|"]
     for variant in variants:
         cells = []
@@ -258,7 +271,7 @@ def table(
 
 def updates(lines: list[dict[str, Any]], models: Sequence[str]) -> list[str]:
     """Markdown: updates until the accuracy is BELOW points under what float32 reaches with the same seed, mean over seeds."""
-    curves = {(one["model"], one["variant"], one["seed"]): (one["curve"], one["steps"]) for one in lines}
+    curves = {run: (one["curve"], one["steps"]) for run, one in by_run(lines, models).items()}
     rows = ["| updates to a fixed accuracy | " + " | ".join(models) + " |", "|---" * (len(models) + 1) + "|"]
     for variant in VARIANTS:
         cells = []
@@ -293,14 +306,14 @@ def main() -> int:
         print("\n".join([*table(lines, VARIANTS, models), "", *updates(lines, models)]))
         return 0
     torch.set_num_threads(1)
-    done = {(one["model"], one["variant"], one["seed"]) for one in lines}
+    done = {(one["model"], one["variant"], one["seed"], one["steps"]) for one in lines}
     test = load("t10k")
     data = [*load("train"), test[0][:TESTED], test[1][:TESTED]]
     end_s = time.monotonic() + args.limit_s
     for seed in map(int, args.seeds.split(",")):
         for model in args.models.split(","):
             for variant in args.variants.split(","):
-                if (model, variant, seed) in done:
+                if (model, variant, seed, args.steps) in done:
                     continue
                 if time.monotonic() > end_s:
                     return 0

@@ -208,7 +208,7 @@ def chen_7(axes: Axes) -> None:
 
 def chen_10(axes: Axes) -> None:
     """Draw the iteration time over BSP's on machines that change, beside the paper's (ResNet-32)."""
-    made = updates_in_time(batchings("lb-bsp", "figure-10"))
+    made, _ = updates_in_time(batchings("lb-bsp", "figure-10"))
     here = [made["bsp"] / made[name] for name in ("bsp", "ssp", "lb-bsp")]
     bars(axes, ["BSP", "SSP", "LB-BSP"], {"here": here, "the paper, ResNet-32": [1.0, math.nan, 0.42]})
     axes.set_ylabel("iteration time / BSP's")

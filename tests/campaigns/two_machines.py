@@ -70,9 +70,7 @@ def main() -> int:
     failures = 0
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        if not Path("/run/sshd").exists():
-            Path("/run/sshd").mkdir(mode=0o755)
-            stack.callback(Path("/run/sshd").rmdir)
+        Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
         emulation = stack.enter_context(network_up(parse_network(NETWORK.format(f"tm{os.getpid() % 10**6}"), "two")))
         machines = {node: Machine(emulation, node, folder / node) for node in MACHINES.values()}
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / "host_key"], check=True)

@@ -125,30 +125,14 @@ def test_a_comparison_on_the_plane_for_pytorch_needs_no_framework(tmp_path):
     assert run(["report", str(out)]) == 0
 
 
-@pytest.mark.mxnet
-@pytest.mark.root
-@pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root")
-def test_a_comparison_where_not_every_node_is_worker_and_server(tmp_path):
-    roles = 'nodes = [{name = "w", server = false}, {name = "s", worker = false}, {name = "ws"}]'
-    (tmp_path / "net.toml").write_text(f'name = "{NAME}"\ndefaults = {{up_mbps = 200, down_mbps = 200}}\n{roles}')
-    out = tmp_path / "run"
-    schemes = ["stock", "average", "exact", *(["gloo"] if importlib.util.find_spec("torch") else [])]
-    done = nalb("compare", "--network", str(tmp_path / "net.toml"), "--replay", "mobilenet",
-                "--schemes", ",".join(schemes), "--iterations", "3", "--out", str(out))  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    record, events = read_run(out), read_events(out)
-    assert record.bound_s == pytest.approx(12_868_904 / 25e6)  # a worker's whole model at 200 Mbit/s
-    for name, result in record.schemes.items():
-        assert min(result.communication_s) > record.bound_s, name
-        assert result.samples_per_min == pytest.approx(60 * 32 * 2 * 3 / sum(result.iteration_s)), name  # two workers
-    iterations = [event for event in events if isinstance(event, IterationEvent)]
-    assert len(iterations) == 3 * len(schemes)
-    assert all(set(event.communication_s) == {"w", "ws"} for event in iterations)
-    assert all(event.bound_s == pytest.approx(record.bound_s) for event in iterations)
-    shares = [event.shares for event in iterations if event.scheme in ("average", "exact")]
-    assert all(one["w"] == 0 < min(one["s"], one["ws"]) for one in shares)
-    assert run(["simulate", "--run", str(out), "--network", str(tmp_path / "net.toml"), "--json"]) == 0
-    assert run(["report", str(out)]) == 0
+@pytest.mark.skipif(importlib.util.find_spec("torch") is not None, reason="PyTorch is installed here")
+def test_without_torch_nothing_is_started(tmp_path, capsys):
+    code = run(["compare", "--network", "wan4-static", "--replay", "mobilenet", "--schemes", "stock,gloo",
+                "--out", str(tmp_path / "run")])  # fmt: skip
+    told = capsys.readouterr().err
+    assert (code, told.count("\n")) == (MachineError.exit_code, 1)
+    assert "'.[peers]'" in told
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.mxnet

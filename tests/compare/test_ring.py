@@ -22,6 +22,7 @@ from nalb.launch.roles import Place
 from nalb.options import JobOptions
 from nalb.planning.nodes import Node
 from nalb.protocol import wire
+from nalb.reporting.run_file import read_events, read_run
 from tests.cli.test_compare_command import NAME, NETWORK, nalb
 
 NODES = [Node("a"), Node("s", is_worker=False), Node("b")]
@@ -32,16 +33,6 @@ def test_an_absent_torch_is_one_line_that_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)  # as where it is not installed
     with pytest.raises(MachineError, match=r"gloo' needs the extra peers \(torch\): pip install -e '.\[peers\]' "):
         require_torch()
-
-
-@pytest.mark.skipif(HAS_TORCH, reason="PyTorch is installed here")
-def test_without_torch_nothing_is_started(tmp_path, capsys):
-    code = run(["compare", "--network", "wan4-static", "--replay", "mobilenet", "--schemes", "stock,gloo",
-                "--out", str(tmp_path / "run")])  # fmt: skip
-    told = capsys.readouterr().err
-    assert (code, told.count("\n")) == (MachineError.exit_code, 1)
-    assert "'.[peers]'" in told
-    assert not (tmp_path / "run").exists()
 
 
 def test_training_has_no_ring(tmp_path, capsys):
@@ -126,3 +117,29 @@ def test_the_ring_takes_turns_with_nalbs_schemes_and_is_timed_alike(tmp_path):
     assert (
         f"nalb-{NAME}" not in subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout
     )
+
+
+@pytest.mark.mxnet
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root")
+def test_a_comparison_where_not_every_node_is_worker_and_server(tmp_path):
+    roles = 'nodes = [{name = "w", server = false}, {name = "s", worker = false}, {name = "ws"}]'
+    (tmp_path / "net.toml").write_text(f'name = "{NAME}"\ndefaults = {{up_mbps = 200, down_mbps = 200}}\n{roles}')
+    out = tmp_path / "run"
+    schemes = ["stock", "average", "exact", *(["gloo"] if HAS_TORCH else [])]
+    done = nalb("compare", "--network", str(tmp_path / "net.toml"), "--replay", "mobilenet",
+                "--schemes", ",".join(schemes), "--iterations", "3", "--out", str(out))  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    record, events = read_run(out), read_events(out)
+    assert record.bound_s == pytest.approx(12_868_904 / 25e6)  # a worker's whole model at 200 Mbit/s
+    for name, result in record.schemes.items():
+        assert min(result.communication_s) > record.bound_s, name
+        assert result.samples_per_min == pytest.approx(60 * 32 * 2 * 3 / sum(result.iteration_s)), name  # two workers
+    iterations = [event for event in events if isinstance(event, IterationEvent)]
+    assert len(iterations) == 3 * len(schemes)
+    assert all(set(event.communication_s) == {"w", "ws"} for event in iterations)
+    assert all(event.bound_s == pytest.approx(record.bound_s) for event in iterations)
+    shares = [event.shares for event in iterations if event.scheme in ("average", "exact")]
+    assert all(one["w"] == 0 < min(one["s"], one["ws"]) for one in shares)
+    assert run(["simulate", "--run", str(out), "--network", str(tmp_path / "net.toml"), "--json"]) == 0
+    assert run(["report", str(out)]) == 0

@@ -35,7 +35,7 @@ from tests.networks import skip_without_networks
 SSHD = shutil.which("sshd") or "/usr/sbin/sshd"
 SSHD_PORT, OTHER_SSHD_PORT = 2222, 2224
 SSHD_START_LIMIT_S = 10.0
-SEPARATION = Path("/run/sshd")  # sshd's empty directory; its Debian package makes it when the service starts
+SEPARATION = Path("/run/sshd")  # sshd's empty directory, which stays: jobs beside this one need it too
 # without a view of the hosts' processes, as where hosts are other machines: what ends there their agents have ended
 APART = ("unshare", "--pid", "--fork", "--mount-proc")
 REPLAY = ["python", "-m", "kvstore_patch.roles.replay", "mobilenet", "--iterations", "3", "--verify"]
@@ -102,9 +102,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / name], check=True)
     (folder / "sshd_config").write_text(SSHD_CONFIG.format(folder=folder))
     with ExitStack() as stack:
-        if not SEPARATION.exists():
-            SEPARATION.mkdir(mode=0o755)
-            stack.callback(SEPARATION.rmdir)
+        SEPARATION.mkdir(mode=0o755, exist_ok=True)
         network = parse_network(NETWORK.format(name=f"s{os.getpid() % 10**6}"), "test.toml")
         emulation = stack.enter_context(network_up(network))
         daemons = {node: start_sshd(stack, emulation, node, folder) for node in ("a", "b")}

@@ -29,8 +29,8 @@ needs_ssh = pytest.mark.skipif(
 )
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 STEPS = [sys.executable, str(Path(__file__).with_name("torch_steps.py"))]
-NETWORK = """
-name = "torch3"
+NETWORK = f"""
+name = "torch{os.getpid()}"
 [defaults]
 up_mbps = 40
 down_mbps = 40
@@ -122,7 +122,7 @@ def test_a_replay_under_a_scheme_that_fails_accuses_no_worker(tmp_path: Path) ->
     words += ["--schemes", "own:FAILS", "--iterations", "6", "--out", "run"]
     path = f"{Path(__file__).resolve().parents[2]}:{os.environ.get('PYTHONPATH', '')}"
     done = subprocess.run(
-        [sys.executable, "-m", "nalb.cli.main", *words], cwd=tmp_path, capture_output=True, text=True, timeout=END_LIMIT_S,
+        [sys.executable, "-m", "nalb.cli.main", *words], cwd=tmp_path, capture_output=True, text=True, timeout=START_LIMIT_S,
         check=False, env={**os.environ, "PYTHONPATH": path},
     )  # fmt: skip
     assert done.returncode == InputError.exit_code, done.stderr

@@ -16,10 +16,21 @@ def network_of(name: str, body: str) -> Network:
     return parse_network(f'name = "{name}"\n{body}', "test.toml")
 
 
+links_of_others: set[str] = set()  # in the root namespace when the test began: Docker's are veth ends too
+
+
+def links() -> set[str]:
+    """The interfaces of the root namespace."""
+    with qdiscs.IPRoute() as netlink:
+        return {link.get_attr("IFLA_IFNAME") for link in netlink.get_links()}
+
+
 @pytest.fixture
 def name():
     """A network name of this run; whatever of it is left at the end is removed."""
     chosen = f"t{os.getpid() % 10**6}"
+    links_of_others.clear()
+    links_of_others.update(links())
     yield chosen
     build.take_down(chosen)
 
@@ -67,11 +78,10 @@ def standing_groups(network_name: str) -> list[Path]:
 
 
 def leftovers(network_name: str) -> list[str]:
-    """What is left of a network: namespaces, CPU groups, and veth ends in the root namespace."""
-    with qdiscs.IPRoute() as netlink:
-        links = [link.get_attr("IFLA_IFNAME") for link in netlink.get_links()]
+    """What is left of a network of fixture `name`: namespaces, CPU groups, and veth ends in the root namespace."""
     groups = [str(group) for group in standing_groups(network_name)]
-    return namespaces.standing(network_name) + groups + [link for link in links if link.startswith(("veth", "port"))]
+    ends = [link for link in links() - links_of_others if link.startswith(("veth", "port"))]
+    return namespaces.standing(network_name) + groups + ends
 
 
 TWO_NODES = """

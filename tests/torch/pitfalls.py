@@ -455,7 +455,7 @@ def plain_sums() -> None:
 
 def works() -> None:
     """What a script may ask of a sum under way, and several iterations at once."""
-    size = dist.get_world_size()
+    size, before = dist.get_world_size(), by_plane()
     for number in range(20):
         tensors = [torch.full((3000 + 1000 * index,), float(number), device=DEVICE) for index in range(3)]
         under_way = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
@@ -476,6 +476,7 @@ def works() -> None:
     many = [dist.all_reduce(tensor, async_op=True) for _ in range(1)]
     doubled = many[0].get_future().then(lambda done: 2 * done.value()[0])
     assert torch.equal(doubled.wait().cpu(), torch.full((5000,), 2.0 * size))
+    require_by_plane(before)
 
 
 def inference_mode() -> None:
@@ -561,7 +562,7 @@ def methods() -> None:
 
 def barrier_after_sums() -> None:
     """Gloo's barrier waits for all that its group has begun, and scripts may count on it."""
-    size, rank = dist.get_world_size(), dist.get_rank()
+    size, rank, before = dist.get_world_size(), dist.get_rank(), by_plane()
     for group in (dist.group.WORLD, gloo):
         tensors = [torch.empty(elements, device=DEVICE) for elements in (400_000, 300_000, 200_000)]
         for step in range(STEPS):
@@ -575,6 +576,7 @@ def barrier_after_sums() -> None:
             assert all(torch.equal(tensor, torch.full_like(tensor, total)) for tensor in tensors), (step, total)
             for one in under_way:
                 one.wait()
+    require_by_plane(before)
 
 
 def devices_apart() -> None:

@@ -70,7 +70,7 @@ def chen_10() -> Rows:
 
 
 def _updates(runs: dict[str, BatchingResult], paper: dict[str, str], base: str, how: str) -> Rows:
-    made = updates_in_time(runs)
+    made, _ = updates_in_time(runs)
     rows: Rows = []
     for name, told in paper.items():
         cells = (f"{made[name]:.0f}", f"{made[base] / made[name]:.2f}") if name in made else (NOT_RUN, "")

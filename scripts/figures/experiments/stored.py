@@ -8,7 +8,7 @@ import numpy as np
 from nalb.reporting.batching_file import BatchingFile, BatchingResult
 
 RESULTS = Path(__file__).resolve().parents[3] / "docs" / "results"
-BEGUN_S = 15  # of Chen et al.'s figure 10: MXNet's first iterations are set-up (lb_bsp_figures.py)
+BEGUN_S = 15  # Chen et al.'s figure 10 counts updates from this time on: MXNet's first iterations are set-up
 
 
 def stored(folder: str, name: str) -> Path | None:
@@ -36,8 +36,9 @@ def predictions() -> Predictions | None:
     return None if path is None else msgspec.json.decode(path.read_bytes(), type=Predictions)
 
 
-def updates_in_time(runs: dict[str, BatchingResult]) -> dict[str, float]:
-    """Each scheme's updates over the same seconds of each run, from BEGUN_S on. runs: results by scheme."""
-    ends = {name: np.cumsum(one.period_s, axis=0) for name, one in runs.items()}
+def updates_in_time(runs: dict[str, BatchingResult]) -> tuple[dict[str, float], float]:
+    """Each scheme's updates over the same seconds of each run, from BEGUN_S on; and when these end. runs: results by scheme."""
+    ends = {name: np.cumsum(one.period_s, axis=0) for name, one in runs.items()}  # columns are workers
     until_s = min((float(one[-1].min()) for one in ends.values()), default=0.0)
-    return {name: float(((one >= BEGUN_S) & (one < until_s)).sum(axis=0).mean()) for name, one in ends.items()}
+    made = {name: float(((one >= BEGUN_S) & (one < until_s)).sum(axis=0).mean()) for name, one in ends.items()}
+    return made, until_s
