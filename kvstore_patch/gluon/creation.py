@@ -67,13 +67,15 @@ def _broadcast_alone(key: object, value: Any, out: Any, priority: int = 0) -> No
 
 def _add_up_alone(key: object, value: Any, out: Any = None, priority: int = 0) -> None:
     """Sum each key's arrays over devices."""
-    from kvstore_patch.store import (
-        ndarrays,  # imported late: it needs a function that only MXNet 1.9.1 is known to have
-    )
-
     del priority
     for sources, targets in zip(_by_key(key, value), _by_key(key, value if out is None else out), strict=True):
-        _copy(ndarrays.add_up(sources), targets)
+        _copy(sources[0] if len(sources) == 1 else _sum(sources), targets)
+
+
+def _sum(arrays: list[NDArray]) -> NDArray:
+    from kvstore_patch.store import ndarrays  # late: it needs a function that only MXNet 1.9.1 is known to have
+
+    return ndarrays.add_up(arrays)
 
 
 def _by_key(key: object, arrays: Any) -> list[list[NDArray]]:

@@ -73,7 +73,8 @@ def main(argv: list[str]) -> int:
                 del os.environ[name]
         os.environ.update(machine_environment(os.environ, os.environ))
         os.environ["PATH"] = own_path(os.environ)
-        os.execvp(program_of(argv[0]), argv)
+        program = program_of(argv[0])
+        os.execvp(program, [program, *argv[1:]])  # Python finds its packages by its first argument
     except NalbError as error:
         print(f"nalb: {error}", file=sys.stderr)
         return error.exit_code

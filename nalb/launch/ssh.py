@@ -61,7 +61,6 @@ def ssh_argv(host: Host) -> list[str]:
         "ClearAllForwardings=yes",
         "ControlMaster=no",  # a master left behind would hold our pipes
         "ControlPath=none",
-        "IgnoreUnknown=RemoteCommand",  # of OpenSSH before 7.6
         "RemoteCommand=none",
     ]
     if host.known_hosts is not None:

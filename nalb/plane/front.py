@@ -310,8 +310,7 @@ class Front:
 
     def note_caller(self) -> None:
         """Take in that this thread is one of the script's: it may train elsewhere than in its main thread."""
-        main = threading.main_thread().ident or 0
-        self._callers = {main: os.getpid(), threading.get_ident(): threading.get_native_id()}
+        self._callers[threading.get_ident()] = threading.get_native_id()
 
     def await_sums(self) -> None:
         """Wait until all sums that have begun are there. Raises JobFailed."""
@@ -372,7 +371,7 @@ class Front:
                 self.agent.send(o.Leave(carried(self._failure(Cause.UNREACHABLE, why))))
 
     def _end_script(self) -> None:
-        since_s, error, threads = monotonic(), self._error, [ThreadWork(one) for one in self._callers.values()]
+        since_s, error, threads = monotonic(), self._error, [ThreadWork(one) for one in list(self._callers.values())]
         assert error is not None
         while monotonic() - since_s < GRACE_S:
             sleep(min(STUCK_CHECK_S, GRACE_S))
@@ -380,7 +379,7 @@ class Front:
                 return
             looks = [one.is_at_work() for one in threads]  # at each thread, whatever another does
             is_at_work = any(looks) and not self.spins
-            if is_at_work or (self._has_heard and not any(map(self.waits_elsewhere, self._callers))):
+            if is_at_work or (self._has_heard and not any(map(self.waits_elsewhere, list(self._callers)))):
                 since_s = monotonic()
         die(error.failure, error.exit_code)
 

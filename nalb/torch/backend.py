@@ -229,10 +229,8 @@ def let_go_of_unused() -> None:
 
 
 def _forget_all() -> None:
-    """In a child of os.fork: the threads of gloo and of the job stayed behind, so nothing of the parent's can end here."""
+    """In a child of os.fork: the job's threads stayed behind, so it is none of the child's."""
     global _job
-    for one in kept_gloo.values():
-        one.keep()
     kept_gloo.clear()
     _unused.clear()
     _job = None

@@ -5,8 +5,10 @@ import torch.distributed as dist
 
 
 def device_of_numbers() -> torch.device:
-    """Where the default group takes tensors of numbers: NCCL alone takes none on a CPU."""
-    return torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")
+    """Where the default group takes tensors of numbers: on a CPU, unless it has only backends of other devices."""
+    assert dist.group.WORLD is not None
+    types = [one.type for one in dist.group.WORLD._device_types]
+    return torch.device("cpu" if not types or "cpu" in types else types[0])
 
 
 def rows_of_all(own: torch.Tensor, ranks: int) -> list[list[int]]:

@@ -5,8 +5,10 @@ looks for the connections themselves. Gloo has no call that names them, but the 
 """
 
 import ctypes
+import os
 import re
 import socket
+import weakref
 from contextlib import suppress
 from datetime import timedelta
 
@@ -17,6 +19,9 @@ from nalb.process.own_sockets import copy_of, own_descriptors
 EPOLL = "anon_inode:[eventpoll]"  # what /proc names an epoll instance
 ESTABLISHED = 1  # the state of a connection that carries data (tcp_states.h), the first byte of TCP_INFO
 WATCHED = re.compile(r"^tfd:\s+(\d+)", re.MULTILINE)  # a descriptor in an epoll instance's fdinfo: proc(5)
+
+
+_all: "weakref.WeakSet[Gloo]" = weakref.WeakSet()  # that are not gone
 
 
 class Gloo:
@@ -35,6 +40,7 @@ class Gloo:
         self._size = size
         self.is_watched = False  # whether somebody asks `is_cut_off` now and then
         self._works: list[dist.Work] = []  # each keeps its tensors
+        _all.add(self)
 
     def begun(self, work: dist.Work) -> dist.Work:
         """Note what this group has begun, and return it."""
@@ -71,6 +77,15 @@ class Gloo:
                 with suppress(ValueError):  # another thread has done so
                     self._works.remove(one)
         return bool(self._works)
+
+
+def _keep_all() -> None:
+    """In a child of os.fork: the threads of gloo stayed behind, so no group can end here."""
+    for one in list(_all):
+        one.keep()
+
+
+os.register_at_fork(after_in_child=_keep_all)
 
 
 def _connections(epoll: int) -> list[int]:

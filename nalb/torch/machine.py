@@ -9,6 +9,7 @@ order of calls: one sends out, one brings home.
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from threading import Lock
 
 import torch
 import torch.distributed as dist
@@ -37,6 +38,7 @@ class Machine:
         number = next(index for index, ranks in enumerate(machines) if rank in ranks)
         ranks = machines[number]
         self._front = front
+        self._lock = Lock()
         self._begun: list[dist.Work] = []  # sums that may be under way
         place = ranks.index(rank), len(ranks)  # a rank alone is a group of one, in which sums and copies do nothing
         self._sums = new_gloo(f"machine{number}/sums", *place)
@@ -49,7 +51,8 @@ class Machine:
     def add_up(self, tensor: torch.Tensor, group: str) -> dist.Work:
         """Begin the sum over all ranks of all machines. group: the name of the group that sums."""
         work = self._begin(tensor, group)
-        self._begun = [one for one in self._begun if not one.is_completed()] + [work]
+        with self._lock:
+            self._begun = [one for one in self._begun if not one.is_completed()] + [work]
         return work
 
     def await_sums(self) -> None:

@@ -263,3 +263,21 @@ def test_scheme_p3_sets_what_ps_lite_reads() -> None:
         mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as library,
     ):
         assert library.find(name.encode() + b"\0") > 0, f"ps-lite knows no variable {name}"
+
+
+def test_here_python_means_this_interpreter_and_its_packages(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "nalb.launch.machine_env",
+            "python",
+            "-c",
+            "import sys; print(sys.executable, sys.prefix)",
+        ],
+        env={"PATH": str(tmp_path), "PYTHONPATH": str(ROOT), "RANK": "0"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == [sys.executable, sys.prefix]

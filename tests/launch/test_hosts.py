@@ -85,6 +85,15 @@ def test_ssh_takes_a_file_for_what_it_is(tmp_path: Path, name: str, monkeypatch:
     assert f"identityfile {tmp_path / name.replace('%', '%%')}" in told  # which ssh expands later
 
 
+@pytest.mark.skipif(not shutil.which("ssh"), reason="no OpenSSH client")
+def test_what_a_users_ssh_config_lets_ssh_pass_over_stays_so(tmp_path: Path) -> None:
+    (tmp_path / "config").write_text("IgnoreUnknown UseKeychain\nUseKeychain yes\nRemoteCommand true\n")
+    argv = ssh_argv(load_hosts(write(tmp_path, TWO)).hosts[0])
+    words = [argv[0], "-G", "-F", str(tmp_path / "config"), *argv[1:-1]]
+    told = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    assert "remotecommand true" not in told
+
+
 def test_words_reach_the_hosts_shell_whole(tmp_path: Path) -> None:
     host = load_hosts(write(tmp_path, TWO.replace("~/job dir", "/a b; rm"))).hosts[0]
     assert remote_command(host, ["echo", "$HOME `x`"]) == "cd '/a b; rm' || exit 120; exec echo '$HOME `x`'"

@@ -1,6 +1,6 @@
 """Rank 1 ends, and rank 0 computes on for longer than nalb waits for a script, until it hears of it. survivors.py HOW
 
-HOW: rank 0 computes a "backward" pass, or trains in a "thread" beside its main thread.
+HOW: rank 0 computes a "backward" pass, or trains in a "thread" beside its main thread, while another one makes the last sum.
 """
 
 import os
@@ -29,7 +29,12 @@ def train(how: str) -> None:
     for _ in range(8):
         dist.all_reduce(torch.ones(5000))
     loss = compute() if how == "backward" and rank == 0 else None
-    dist.all_reduce(torch.ones(5000))
+    last = threading.Thread(target=dist.all_reduce, args=(torch.ones(5000),))
+    if how == "thread":
+        last.start()
+        last.join()
+    else:
+        last.run()
     if rank == 1:
         time.sleep(0.5)
         os._exit(9)

@@ -359,4 +359,45 @@ def test_a_python_that_was_built_with_an_old_c_library(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(LACKING)
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     ended = ranks.run(PITFALLS.name, "plain_sums", size=2, PYTHONPATH=path, **BY_PLANE)
-    assert all(one.code == 0 and "ok plain_sums\n" in one.output for one in ended), [one.output[-2000:] for one in ended]
+    assert all(one.code == 0 and "ok plain_sums\n" in one.output for one in ended), [
+        one.output[-2000:] for one in ended
+    ]
+
+
+IN_A_CHILD = """
+import os
+from datetime import timedelta
+import torch.distributed as dist
+from nalb.torch.gloo import Gloo
+one = Gloo(dist.HashStore(), 0, 1, timedelta(seconds=30), "127.0.0.1")
+if not (pid := os.fork()):
+    del one
+    os._exit(0)
+assert os.waitpid(pid, 0)[1] == 0
+"""
+
+
+@pytest.mark.torch
+def test_a_forked_child_does_not_end_a_group_whose_threads_it_does_not_have() -> None:
+    run_alone(IN_A_CHILD)
+
+
+NUMBERS = """
+import torch, torch.distributed as dist
+from nalb.torch.gathering import device_of_numbers
+dist.init_process_group("{backend}", store=dist.HashStore(), rank=0, world_size=1)
+print(device_of_numbers().type)
+"""
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(("backend", "device"), [("cuda:gloo", "cuda"), ("gloo", "cpu"), ("nalb", "cpu")])
+def test_numbers_lie_where_the_group_takes_them(backend: str, device: str) -> None:
+    told = subprocess.run(
+        [sys.executable, "-c", NUMBERS.format(backend=backend)],
+        capture_output=True,
+        text=True,
+        timeout=60.0,
+        check=True,
+    )
+    assert told.stdout == f"{device}\n"
