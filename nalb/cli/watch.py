@@ -11,7 +11,10 @@ from nalb.compare.progress import new_console
 from nalb.errors import InputError
 from nalb.launch.signals import exit_on_signals
 from nalb.live.following import Follower
+from nalb.live.tail import SAMPLES
 from nalb.live.view import line, screen
+from nalb.reporting.about_file import ABOUT
+from nalb.reporting.record import Timeline, without_iterations
 
 LEAST_S, MOST_S = 0.1, 3600.0  # of --every
 
@@ -33,7 +36,7 @@ def main(args: argparse.Namespace) -> int:
         if args.once:
             raise InputError(nothing)
         print(f"nalb watch: {nothing}; waiting for one", file=sys.stderr, flush=True)
-    follower.look()
+    _look(follower)
     console = new_console()
     if args.once or not (sys.stdout.isatty() and not console.is_dumb_terminal):
         _print_lines(follower, args.every, args.once)
@@ -41,14 +44,24 @@ def main(args: argparse.Namespace) -> int:
     exit_on_signals()  # else the terminal would keep no cursor
     with Live(screen(follower.state, follower.iterations), console=console, auto_refresh=False) as live:
         while not follower.is_over(time.monotonic()):
+            follower.tell_blindness()
             time.sleep(args.every)
-            follower.look()
+            _look(follower)
             live.update(screen(follower.state, follower.iterations), refresh=True)
         follower.look()  # what was written between the last look and the end
         follower.state.ended()
         live.update(screen(follower.state, follower.iterations), refresh=True)
     print("nalb watch: the job is over", flush=True)
     return 0
+
+
+def _look(follower: Follower) -> None:
+    """Take in what the run has appended. Raises InputError where the run has no record of its own, but one for each of its jobs."""
+    follower.look()
+    run_dir = follower.tail.run_dir
+    is_of_several = (run_dir / ABOUT).exists() and not (run_dir / SAMPLES).exists() and not follower.state.restarts
+    if is_of_several and any(run_dir.glob(f"*/{SAMPLES}")):
+        raise without_iterations(run_dir, Timeline())
 
 
 def _print_lines(follower: Follower, every_s: float, is_once: bool) -> None:
@@ -61,8 +74,9 @@ def _print_lines(follower: Follower, every_s: float, is_once: bool) -> None:
             shown = told
         if is_over:
             break
+        follower.tell_blindness()
         time.sleep(every_s)
         is_over = follower.is_over(time.monotonic())  # asked before the look, so that nothing written by then is missed
-        follower.look()
+        _look(follower)
     if not is_once:
         print("nalb watch: the job is over", flush=True)

@@ -19,6 +19,10 @@ FILES = 1024  # a ps-lite process opens a few sockets per peer, and more than th
 EVERY_ADDRESS = "0.0.0.0"  # at which PyTorch's store listens
 ROUTES = Path("/proc/net/route")
 ROUTE_UP = 0x1
+ANNOUNCED = "announced address"
+GLOO = "GLOO_SOCKET_IFNAME"
+# the variables that give an address, and an interface: those of PyTorch's jobs, and then of MXNet's
+CHOICES = (("NALB_ADDRESS", GLOO), ("DMLC_NODE_HOST", "DMLC_INTERFACE"))
 
 Addresses = Mapping[str, list[str]]  # interface -> IPv4 addresses
 
@@ -68,35 +72,52 @@ def check_address(
     interface_of_route: Callable[[], str | None] = default_interface,
 ) -> list[Finding]:
     """Check the address at which the other nodes would reach this one."""
-    name, here = "announced address", addresses()
-    if wanted := environ.get("DMLC_NODE_HOST"):
-        holders = [interface for interface, own in here.items() if wanted in own]
-        if holders:
-            return [Finding(name, "ok", f"{wanted} on {holders[0]}, from DMLC_NODE_HOST")]
-        advice = f"unset it, or set it to one of this machine's addresses: {_listed(here)}"
-        return [Finding(name, "FAIL", f"DMLC_NODE_HOST={wanted!r} is no address of this machine", advice)]
-    chosen = environ.get("DMLC_INTERFACE")
-    interface = chosen or interface_of_route()
+    here = addresses()
+    for of_address, of_interface in CHOICES:
+        if wanted := environ.get(of_address):
+            return [_of_address(of_address, wanted, here)]
+        if chosen := environ.get(of_interface):
+            return [_of_interface(of_interface, chosen, here)]
+    interface = interface_of_route()
     own = here.get(interface, []) if interface else []
-    if chosen and not own:
-        advice = f"set it to one of: {', '.join(sorted(i for i, a in here.items() if a)) or 'none has an address'}"
-        return [Finding(name, "FAIL", f"DMLC_INTERFACE={chosen!r} has no IPv4 address", advice)]
     if own and not ipaddress.ip_address(own[0]).is_loopback:
-        source = "DMLC_INTERFACE" if chosen else "the default route"
-        return [Finding(name, "ok", f"{own[0]} on {interface}, by {source}")]
+        return [Finding(ANNOUNCED, "ok", f"{own[0]} on {interface}, by the default route")]
     advice = (
         "fine for --local and --network; for other jobs bring an interface up, or set DMLC_NODE_HOST to its address"
     )
-    return [Finding(name, "warn", "no default route with an IPv4 address: only this machine can reach it", advice)]
+    return [Finding(ANNOUNCED, "warn", "no default route with an IPv4 address: only this machine can reach it", advice)]
+
+
+def _of_address(variable: str, wanted: str, here: Addresses) -> Finding:
+    holders = [interface for interface, own in here.items() if wanted in own]
+    if holders:
+        return Finding(ANNOUNCED, "ok", f"{wanted} on {holders[0]}, from {variable}")
+    advice = f"unset it, or set it to one of this machine's addresses: {_listed(here)}"
+    return Finding(ANNOUNCED, "FAIL", f"{variable}={wanted!r} is no address of this machine", advice)
+
+
+def _of_interface(variable: str, chosen: str, here: Addresses) -> Finding:
+    interface = chosen.split(",")[0] if variable == GLOO else chosen  # gloo takes a list
+    own = here.get(interface, [])
+    own = sorted(own) if variable == GLOO else own  # as nalb.process.address
+    if not own:
+        advice = f"set it to one of: {', '.join(sorted(i for i, a in here.items() if a)) or 'none has an address'}"
+        return Finding(ANNOUNCED, "FAIL", f"{variable}={chosen!r} has no IPv4 address", advice)
+    if ipaddress.ip_address(own[0]).is_loopback:
+        advice = "fine for --local and --network; for other jobs name another interface"
+        return Finding(
+            ANNOUNCED, "warn", f"{own[0]} on {interface}, by {variable}: only this machine can reach it", advice
+        )
+    return Finding(ANNOUNCED, "ok", f"{own[0]} on {interface}, by {variable}")
 
 
 def check_told_address(told: str, addresses: Callable[[], Addresses] = local_addresses) -> list[Finding]:
     """Check the IPv4 address at which the other nodes reach this one by their hosts file."""
     here = addresses()
     if ipaddress.ip_address(told).is_loopback or any(told in own for own in here.values()):
-        return [Finding("announced address", "ok", f"{told}, from the hosts file")]
+        return [Finding(ANNOUNCED, "ok", f"{told}, from the hosts file")]
     advice = f"give the hosts file one of this machine's addresses: {_listed(here)}"
-    return [Finding("announced address", "FAIL", f"{told} in the hosts file is no address of this machine", advice)]
+    return [Finding(ANNOUNCED, "FAIL", f"{told} in the hosts file is no address of this machine", advice)]
 
 
 def _listed(addresses: Addresses) -> str:

@@ -4,11 +4,12 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from nalb.errors import InputError
+from nalb.errors import InputError, as_text
 from nalb.events import AnyEvent
 from nalb.live.state import FAILED, RUNNING, LiveState
 from nalb.live.tail import SAMPLES, RunTail
@@ -33,6 +34,7 @@ class Follower:
         self._max_restarts = None if about is None else about.max_restarts  # None: not known
         self._gone_s: float | None = None  # since when there is no socket
         self._has_run = False
+        self._is_told = False  # that the end cannot be seen
 
     @property
     def is_there(self) -> bool:
@@ -52,11 +54,16 @@ class Follower:
             yield event
 
     def is_over(self, now_s: float) -> bool:
-        """Whether the run has ended, by its directory's lock and sockets. One with a record that ended before is over at once."""
+        """Whether the run has ended, by its directory's lock and sockets. One with a record that ended before is over at once.
+
+        False where that cannot be seen.
+        """
         if self.tail.is_running:
             self._gone_s, self._has_run = None, True
             return False
         if not self._has_run:
+            if not self.tail.sees_end:
+                return False
             has_begun = self.state.phase in (RUNNING, FAILED) or self.state.iterations + self.state.tokens > 0
             if has_begun or self._is_record_empty():
                 return True
@@ -65,6 +72,15 @@ class Follower:
         self._gone_s = now_s if self._gone_s is None else self._gone_s
         has_more = self._max_restarts is None or self.state.restarts < self._max_restarts
         return now_s - self._gone_s >= (BETWEEN_S if has_more and self.state.phase == FAILED else LAST_WORDS_S)
+
+    def tell_blindness(self) -> None:
+        """Print once, where there is a record, that its end cannot be seen."""
+        run_dir = self.tail.run_dir
+        if self._is_told or self._has_run or self.tail.sees_end or not (run_dir / SAMPLES).exists():
+            return
+        self._is_told = True
+        words = f"nalb: {run_dir} has no {ABOUT}, so nalb does not see when the job ends: following until Ctrl-C"
+        print(as_text(words), file=sys.stderr, flush=True)
 
     def _was_here(self) -> bool:
         """Whether the run began on this machine, where its command's lock can be seen."""

@@ -41,16 +41,17 @@ class RunCollector(Collector):
         try:
             self.read()
             with self._lock:
-                return list(metrics_of(self.state, self._tail.is_running))
+                return list(metrics_of(self.state, self._tail.is_running if self._tail.sees_end else None))
         except InputError as error:
             self.damage = error
             return []
 
 
-def metrics_of(state: LiveState, is_running: bool) -> Iterator[Metric]:
-    """The metrics of a state. What is not known is left out."""
+def metrics_of(state: LiveState, is_running: bool | None) -> Iterator[Metric]:
+    """The metrics of a state. What is not known is left out, as is_running None."""
     gauge, counter = GaugeMetricFamily, CounterMetricFamily
-    yield gauge(PREFIX + "running", "Whether the job runs: 1 or 0.", float(is_running))
+    if is_running is not None:
+        yield gauge(PREFIX + "running", "Whether the job runs: 1 or 0.", float(is_running))
     yield gauge(PREFIX + "failed", "Whether the present attempt has failed: 1 or 0.", float(state.phase == FAILED))
     yield counter(PREFIX + "iterations", "Iterations that are complete.", state.iterations)
     yield counter(PREFIX + "token_iterations", "Iterations of tokens that are complete.", state.tokens)
@@ -105,7 +106,7 @@ def _of_iteration(state: LiveState) -> Iterator[Metric]:
             exposed_s(step),
         ),
         ("least_exchange_seconds", "The least time of an exchange by what is known of the links.", state.least_s()),
-        ("round_trip_seconds", "Round trip to the farthest node, without queues.", event.round_trip_s),
+        ("round_trip_seconds", "Round trip to the farthest node, without queues.", event.round_trip_s or None),
         ("lost_samples", "Timed messages that were lost since the job began, for lack of room.", event.drops),
         (
             "rejected_samples",

@@ -3,6 +3,7 @@
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from statistics import median
 from typing import NamedTuple
 
 from nalb.errors import listed, printable
@@ -53,6 +54,8 @@ class LiveState:
     batch_sizes: dict[str, int] = field(default_factory=dict)  # by worker's node; empty where the script sizes batches
     news: deque[Happened] = field(default_factory=lambda: deque(maxlen=NEWS))
     recent: deque[Step] = field(default_factory=lambda: deque(maxlen=RECENT))  # of the present scheme
+    _counts: Counter[str] = field(default_factory=Counter)  # iterations, by scheme
+    _took_s: dict[str, deque[float]] = field(default_factory=dict)  # recent iterations but a turn's first, by scheme
     _readies: Readies = field(default_factory=Readies)
     _layouts: Layouts = field(default_factory=Layouts)
     _ended_s: float | None = None  # when the last iteration ended
@@ -123,6 +126,9 @@ class LiveState:
         self.nodes = self.nodes or list(event.communication_s)
         self.phase, self._ended_s = RUNNING, event.at_s
         self.iterations += 1
+        self._counts[event.scheme] += 1
+        if not step.is_first:
+            self._took_s.setdefault(event.scheme, deque(maxlen=RECENT)).append(event.at_s - begin_s)
         self.resent.update(event.resent)
         shares = shares_of(step)
         if shares is not None:
@@ -158,7 +164,9 @@ class LiveState:
     def _computed(self) -> tuple[Pace | None, float | None]:
         """Both, computed once for each iteration."""
         last = self.last
-        if last is not None and self._known[0] != self.iterations:
+        if last is None:
+            return None, None
+        if self._known[0] != self.iterations:
             steps = [one for one in self.recent if not one.is_first] or [last]
             model = StepModel.of(last)
             pace = pace_of(last.event.scheme, steps, self._shared)
@@ -166,10 +174,17 @@ class LiveState:
         return self._known[1:]
 
     def left_s(self, iterations: int | None) -> float | None:
-        """Seconds that are left of a run of so many iterations; None: not known."""
-        if iterations is None or self.rate_per_s is None:
+        """Seconds that are left of a run of so many iterations; None: not known.
+
+        Each scheme that was seen will have at least as many as the one with most so far. The others may be of any scheme.
+        """
+        if iterations is None or not self._took_s:
             return None
-        return max(0, iterations - self.iterations) / self.rate_per_s
+        each_s = {scheme: median(took_s) for scheme, took_s in self._took_s.items()}
+        usual_s, most = median(each_s.values()), max(self._counts.values())
+        behind = {scheme: most - count for scheme, count in self._counts.items()}
+        others = max(0, iterations - self.iterations - sum(behind.values()))
+        return others * usual_s + sum(count * each_s.get(scheme, usual_s) for scheme, count in behind.items())
 
     def shares(self) -> dict[str, float]:
         """The part of the model that each node's server sums; empty where that is not known."""

@@ -4,7 +4,7 @@ The coordinator appends each event to samples.jsonl as soon as the disk takes it
 Messages of single iterations, which make up most of the file, are passed over. A run that was restarted goes on in restart-1,
 restart-2 and so on.
 The coordinator's socket for observers stands in the directory as long as a job runs, and the command that runs one or several jobs
-holds a lock; the absence of both tells that the run is over.
+holds a lock; the absence of both tells that the run is over, unless no command of nalb began it.
 Choice not taken: to connect to that socket, which tells the same events, and those before it not at all.
 """
 
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from nalb.errors import InputError
 from nalb.events import AnyEvent
-from nalb.reporting.about_file import is_held
+from nalb.reporting.about_file import ABOUT, is_held
 from nalb.reporting.run_file import event_of
 
 SAMPLES = "samples.jsonl"
@@ -63,6 +63,15 @@ class RunTail:
             return True
         folder = self.run_dir / f"restart-{newest}" if (newest := newest_restart(self.run_dir)) else self.run_dir
         return any(path.is_socket() for path in folder.glob("observers*"))
+
+    @property
+    def sees_end(self) -> bool:
+        """Whether it can be seen that the run is over: a command of nalb began it, or a coordinator's socket stands.
+
+        about.json of one of several jobs, or of an attempt, is in the folder above.
+        """
+        folders = (self.run_dir, self.run_dir.absolute().parent)
+        return any((folder / ABOUT).exists() for folder in folders) or self.is_running
 
     def fresh(self) -> Iterator[AnyEvent]:
         """Yield the new events, from whole lines only. Raises InputError for a line that is no event."""

@@ -25,6 +25,7 @@ def write(run_dir: Path, log_dir: Path, look_s: float = LOOK_S) -> int:
     with writer:
         is_over = False
         while not is_over:
+            follower.tell_blindness()
             is_over = follower.is_over(
                 time.monotonic()
             )  # asked before the look, so that nothing written by then is missed

@@ -41,6 +41,8 @@ def _parts(state: LiveState, pace: Pace | None, iterations: int | None) -> list[
         told = (
             f"{state.tokens} iteration{'' if state.tokens == 1 else 's'} of tokens"
             if state.tokens
+            else f"no iteration of this job yet, {state.iterations} before it"
+            if state.iterations
             else "no iteration yet"
         )
         failed = [state.news[-1].words] if state.phase == FAILED and state.news else []

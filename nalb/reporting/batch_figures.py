@@ -1,6 +1,7 @@
 """Figures and numbers of batches: the samples of each worker, and how long it computed them."""
 
 from dataclasses import dataclass
+from math import nan
 from statistics import median
 
 from matplotlib.axes import Axes
@@ -12,7 +13,7 @@ from nalb.reporting.record import Timeline
 
 @dataclass(frozen=True)
 class BatchRow:
-    """One worker's row: sizes in samples; times and CPU share are medians over the later half of the iterations."""
+    """One worker's row: sizes in samples; times and CPU share are medians over the later half of its iterations."""
 
     worker: str
     first_size: int
@@ -24,31 +25,38 @@ class BatchRow:
 
 
 def batch_rows(timeline: Timeline) -> list[BatchRow]:
-    """The workers' rows, by rank."""
-    events = timeline.batches
-    later = events[len(events) // 2 :]
-    return [
-        BatchRow(
-            name,
-            events[0].sizes[rank],
-            events[-1].sizes[rank],
-            events[0].compute_s[rank],
-            median(event.compute_s[rank] for event in later),
-            median(event.wait_s[rank] for event in later),
-            median(event.cpu_share[rank] for event in later),
+    """The workers' rows, in the order in which they were first named."""
+    rows = []
+    for name in _workers(timeline):
+        own = [(event, event.workers.index(name)) for event in timeline.batches if name in event.workers]
+        (first, first_rank), (last, last_rank), later = own[0], own[-1], own[len(own) // 2 :]
+        rows.append(
+            BatchRow(
+                name,
+                first.sizes[first_rank],
+                last.sizes[last_rank],
+                first.compute_s[first_rank],
+                median(event.compute_s[rank] for event, rank in later),
+                median(event.wait_s[rank] for event, rank in later),
+                median(event.cpu_share[rank] for event, rank in later),
+            )
         )
-        for rank, name in enumerate(events[-1].workers if events else ())
-    ]
+    return rows
+
+
+def _workers(timeline: Timeline) -> list[str]:
+    """The workers of all jobs, in the order in which they were first named."""
+    return list(dict.fromkeys(name for event in timeline.batches for name in event.workers))
 
 
 def batches_over_run(timeline: Timeline) -> Figure:
     """Draw each worker's batch size and computing time over the iterations."""
     figure = Figure(figsize=(WIDTH_IN, 5.0), layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True)
-    events = timeline.batches
-    workers = events[-1].workers
-    _lines(above, [[event.sizes[rank] for event in events] for rank in range(len(workers))], workers)
-    _lines(below, [[event.compute_s[rank] for event in events] for rank in range(len(workers))], workers)
+    workers = _workers(timeline)
+    for axes, field in ((above, "sizes"), (below, "compute_s")):
+        told = [dict(zip(event.workers, getattr(event, field), strict=True)) for event in timeline.batches]
+        _lines(axes, [[one.get(name, nan) for one in told] for name in workers], workers)
     above.set(ylabel="samples of a batch")
     below.set(ylabel="computing (s)", xlabel="iteration")
     whole_ticks(below)

@@ -151,11 +151,11 @@ def throughput_inside(record: Record) -> Figure:
     scheme, number, step = chosen
     first_us, last_us = min(row[4] for row in step.rows), max(max(row[5], row[4] + 1) for row in step.rows)
     edges_us = np.linspace(first_us, last_us, BINS + 1)
-    up, down = binned_rates(step.rows, len(record.nodes), edges_us)
-    figure, panels = grid(len(record.nodes), 3 if len(record.nodes) != 4 else 2, 1.6)
+    up, down = binned_rates(step.rows, len(step.nodes), edges_us)
+    figure, panels = grid(len(step.nodes), 3 if len(step.nodes) != 4 else 2, 1.6)
     edges_s = (edges_us - first_us) / 1e6
     highest = [0.0]
-    for index, (axes, node) in enumerate(zip(panels, record.nodes, strict=True)):
+    for index, (axes, node) in enumerate(zip(panels, step.nodes, strict=True)):
         sent, received = bytes_per_s_to_mbps(1) * up[index], bytes_per_s_to_mbps(1) * down[index]
         axes.stairs(sent, edges_s, fill=True, facecolor="0.82", edgecolor="none")
         axes.stairs(sent, edges_s, color="0.45", linewidth=0.8)

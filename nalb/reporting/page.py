@@ -34,6 +34,7 @@ from nalb.reporting.summary import (
     data_rates_note,
     favourite,
     headline,
+    is_training,
     level_bounds,
     network_rows,
     notes,
@@ -96,9 +97,9 @@ FIGURES = (
         "times.png",
         "Is it faster?",
         "Each box is one scheme: the thick line is the median, the box holds the middle half of the iterations,"
-        " the whiskers reach to the fastest and slowest, and each dot is one iteration. The dashed line is the"
-        " lossless bound: no way of sharing the work among these nodes can exchange the gradients in less time"
-        " (a grey band: it varied during the run). A scheme is faster where its box lies lower and the boxes do"
+        " the whiskers reach to the fastest and slowest, and each dot is one iteration. The dashed line at a"
+        " scheme is its bound: no way of sharing the work among these nodes can exchange the bytes that it sends in less"
+        " time (a grey band: it varied during the run). A scheme is faster where its box lies lower and the boxes do"
         " not overlap.",
         times_by_scheme,
     ),
@@ -245,6 +246,7 @@ def render(record: Record, pictures: Mapping[str, bytes], about: About | None = 
         headline=headline(record, rows, found),
         origin=origin(about),
         rows=rows,
+        is_training=is_training(record),
         verdicts=[*verdicts(rows), *level_bounds(record), *precision_lines(record.steps), *shared_uplinks(record)],
         paces=found,
         unexplained_part=UNEXPLAINED_PART,

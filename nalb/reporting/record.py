@@ -54,6 +54,7 @@ class Step:
     ready: ReadyEvent | None = None  # of its job; None: not known
     layout: LayoutEvent | None = None  # how its tensors were cut; None: not known
     is_first: bool = False  # of its job or of its scheme's turn: what came before it was waiting, not computing alone
+    nodes: list[str] = field(default_factory=list)  # of its job, as `rows` number them
 
     @property
     def communication_s(self) -> float:
@@ -85,8 +86,8 @@ class Step:
 class Timeline:
     """The content of a run's samples.jsonl."""
 
-    nodes: list[str] = field(default_factory=list)
-    servers: list[str] = field(default_factory=list)  # nodes by server rank
+    nodes: list[str] = field(default_factory=list)  # of all jobs, in the order in which they were first named
+    servers: list[str] = field(default_factory=list)  # nodes by server rank, of the last job
     steps: dict[str, list[Step]] = field(default_factory=dict)
     changes: list[ChangeEvent] = field(default_factory=list)
     has_events: bool = False
@@ -95,6 +96,10 @@ class Timeline:
     tokens: list[TokensEvent] = field(default_factory=list)  # the same job's token events, by iteration
     batches: list[BatchEvent] = field(default_factory=list)  # where workers' batches have sizes of their own
     failure: str = ""  # why the last job failed, in words; empty where it did not
+
+    def name_nodes(self, nodes: Sequence[str]) -> None:
+        """Add the nodes of a job that no job before it had."""
+        self.nodes = list(dict.fromkeys([*self.nodes, *nodes]))
 
     def ordered(self) -> list[Step]:
         """All iterations in the order in which they ran."""
@@ -275,13 +280,15 @@ def read_timeline(run_dir: Path) -> Timeline:
 def _read_into(record: Timeline, run_dir: Path) -> None:
     path = run_dir / "samples.jsonl"
     previous_s, place = 0.0, 0
+    nodes: list[str] = []  # of the newest job
     rows: dict[int, SamplesEvent] = {}
     readies, layouts = Readies(), Layouts()
     step: Step | None = None
     for number, event in enumerate(read_events(run_dir), 1):
         if isinstance(event, ReadyEvent):
-            record.nodes, record.servers, rows, previous_s = event.nodes, event.servers, {}, event.at_s
+            nodes, record.servers, rows, previous_s = event.nodes, event.servers, {}, event.at_s
             readies.take(event)
+            record.name_nodes(nodes)
         elif isinstance(event, LayoutEvent):
             layouts.take(event)
         elif isinstance(event, BatchEvent):
@@ -300,23 +307,26 @@ def _read_into(record: Timeline, run_dir: Path) -> None:
             record.shapes.append(event)
         elif isinstance(event, TokensEvent):
             _check_tokens(event, f"{path}, event {number}")
-            record.nodes = record.nodes or event.workers
+            nodes = nodes or event.workers
+            record.name_nodes(nodes)
             record.tokens.append(event)
         elif isinstance(event, IterationEvent):
-            record.nodes = record.nodes or list(event.estimate.up if event.estimate else event.communication_s)
+            nodes = nodes or list(event.estimate.up if event.estimate else event.communication_s)
+            record.name_nodes(nodes)
             own = rows.pop(event.iteration, SamplesEvent(at_s=0.0, iteration=event.iteration, rows=[]))
             begin_s = min(previous_s or event.at_s, event.at_s)
             ready, layout = readies.of(event), layouts.of(event)
             is_first = step is None or step.event.scheme != event.scheme or step.ready is not ready
-            step = Step(place, begin_s, event, own.rows, own.at_s, ready, layout, is_first)
-            _check_step(step, record.nodes, f"{path}, event {number}")
+            own_nodes = nodes if ready is None else ready.nodes
+            step = Step(place, begin_s, event, own.rows, own.at_s, ready, layout, is_first, own_nodes)
+            _check_step(step, f"{path}, event {number}")
             record.steps.setdefault(event.scheme, []).append(step)
             previous_s, place = event.at_s, place + 1
     record.has_events = place > 0
 
 
-def _check_step(step: Step, nodes: list[str], where: str) -> None:
-    event = step.event
+def _check_step(step: Step, where: str) -> None:
+    event, nodes = step.event, step.nodes
     for value in (*event.communication_s.values(), event.bound_s or 0.0):
         if not 0 <= value <= LONGEST_S:
             raise InputError(f"{where}: a time of {value:g} s; restore the file, or remove it")

@@ -37,7 +37,11 @@ def bytes_by_scheme(record: Record) -> Figure:
         # the framework routes some iterations itself
         planned = [row for row in record.run.schemes[name].steady(all_rows) if np.isfinite(row).any()]
         rows = np.array(planned or [row for row in all_rows if np.isfinite(row).any()]) / 1e6
-        middle, low, high = np.median(rows, axis=0), rows.min(axis=0), rows.max(axis=0)
+        columns = [column[np.isfinite(column)] for column in rows.T]  # a node may have left, or come later
+        middle, low, high = (
+            np.array([of(column) if column.size else np.nan for column in columns])
+            for of in (np.median, np.min, np.max)
+        )
         style = look(names.index(name))
         axes.bar(
             np.arange(len(record.nodes)) + (place - (len(told) - 1) / 2) * width,

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from nalb.errors import listed
-from nalb.events import Rates
+from nalb.events import IterationEvent, Rates
 from nalb.reporting.about_file import About
 from nalb.reporting.pace import Pace
 from nalb.reporting.record import Record, Step, Timeline, answers_of, of_uplinks, rate
@@ -174,7 +174,7 @@ class NodeRow:
     """A row in the table of the network: a node's, or that of an uplink. Rates in Mbit/s as text: what is known of them."""
 
     node: str  # or the uplink, as people call it
-    configured: str  # up / down, at the first iteration
+    configured: str  # up / down, at the iteration of `measured`, else the last known
     measured: str  # up / down, for data, at the last iteration
     share: (
         str  # the part of the model that its server summed in the last iteration; of an uplink: its machines' servers
@@ -184,8 +184,8 @@ class NodeRow:
 def network_rows(timeline: Timeline) -> list[NodeRow]:
     """The rows of the nodes, and then of sites' uplinks. A measured rate without proof is a lower bound, and says so."""
     steps = timeline.ordered()
-    configured = next((step.event.configured for step in steps if step.event.configured is not None), None)
     measured = next((step.event for step in reversed(steps) if _is_known(step.event.estimate)), None)
+    configured = _configured(measured, steps)
     planned = next((step for step in reversed(steps) if step.event.shares), None)
     estimate, least = (None, None) if measured is None else (measured.estimate, measured.least)
     of_nodes = [
@@ -197,9 +197,11 @@ def network_rows(timeline: Timeline) -> list[NodeRow]:
 
 def _uplink_rows(steps: Sequence[Step], planned: Step | None) -> list[NodeRow]:
     """The rows of uplinks that several machines share, or that the network file declares."""
-    declared = next((one for step in steps if (one := step.event.configured) is not None and one.uplinks), None)
     measured = next(
         (step.event for step in reversed(steps) if step.event.estimate and step.event.estimate.uplinks), None
+    )
+    declared = _configured(
+        measured, [step for step in steps if step.event.configured and step.event.configured.uplinks]
     )
     site_of = next((step.ready.sites for step in steps if step.ready and step.ready.sites), None)
     site_of = site_of or ({} if declared is None else declared.site_of)
@@ -212,6 +214,13 @@ def _uplink_rows(steps: Sequence[Step], planned: Step | None) -> list[NodeRow]:
             rates = _both(configured, None, site), _both(estimate, least, site)
             rows.append(NodeRow(f"uplink of {site}", *rates, _share(planned, members)))
     return rows
+
+
+def _configured(measured: IterationEvent | None, steps: Sequence[Step]) -> Rates | None:
+    """The configured rates that held when the measured ones were known; else the last known of the steps."""
+    if measured is not None and measured.configured is not None:
+        return measured.configured
+    return next((step.event.configured for step in reversed(steps) if step.event.configured is not None), None)
 
 
 def _is_known(rates: Rates | None) -> bool:

@@ -31,7 +31,7 @@ def times_by_scheme(record: Record) -> Figure:
         Patch(facecolor="0.8", edgecolor="0.2", label="middle half"),
         Line2D([], [], color="0.2", linewidth=1, label="min to max"),
         Line2D([], [], color="0.2", marker="o", linestyle="", markersize=3, label="one iteration"),
-        Line2D([], [], **BOUND, label="lossless bound on communication"),  # type: ignore[arg-type]
+        Line2D([], [], **BOUND, label="bound on communication"),  # type: ignore[arg-type]
     ]
     figure.legend(handles=handles, loc="outside lower center", ncols=5)
     return figure
@@ -64,15 +64,16 @@ def _boxes(axes: Axes, record: Record, series: list[list[float]]) -> None:
             ha="center",
             fontsize=8.5,
         )
-    bounds = [bound for name in names for bound in results[name].steady(record.bounds_s(name))]
-    bounds = bounds or [record.run.known_bound_s]
-    if max(bounds) > min(bounds):
-        axes.axhspan(min(bounds), max(bounds), color="0.9", zorder=0)
-    axes.axhline(statistics.median(bounds), **BOUND)  # type: ignore[arg-type]
+    bounds = [results[name].steady(record.bounds_s(name)) or [record.run.known_bound_s] for name in names]
+    for index, own in enumerate(bounds):  # schemes with other precisions have other bounds
+        ends = index - 0.4, index + 0.4
+        if max(own) > min(own):
+            axes.fill_between(ends, min(own), max(own), color="0.9", zorder=0)
+        axes.plot(ends, [statistics.median(own)] * 2, **BOUND)  # type: ignore[arg-type]
     slanted = len(names) > 5 or max(map(len, names)) > 9
     axes.set_xticks(range(len(names)), [shown(name) for name in names], rotation=30 if slanted else 0)
     axes.set_xlim(-0.6, len(names) - 0.3)
-    axes.set_ylim(0, 1.04 * top([*bounds, *(value for values in series for value in values)]))
+    axes.set_ylim(0, 1.04 * top([value for values in (*bounds, *series) for value in values]))
     axes.grid(visible=False, axis="x")
 
 

@@ -94,7 +94,7 @@ def chrome_trace(record: Timeline) -> dict[str, Any]:
                 rows.add(node, COMPUTING, label, before_s, computed_s, {})
             finished_s[node] = end_s
         for source, target, is_push, size_bytes, start_us, end_us in step.rows:
-            sender, receiver = record.nodes[source], record.nodes[target]
+            sender, receiver = step.nodes[source], step.nodes[target]
             row = f"server: pushes from {sender}" if is_push else f"worker: sums from {sender}"
             start_s, end_s = step.rows_at_s + start_us * 1e-6, step.rows_at_s + end_us * 1e-6
             rows.add(receiver, row, "push" if is_push else "sum", start_s, end_s, {"bytes": size_bytes, "of": label})
@@ -135,9 +135,10 @@ class _Rows:
         first_us, last_us = min(row[4] for row in step.rows), max(max(row[5], row[4] + 1) for row in step.rows)
         bins = max(1, min(COUNTED_MOST, int((last_us - first_us) / LEAST_BIN_US)))
         edges_us = np.linspace(first_us, last_us, bins + 1)
-        up, down = (bytes_per_s_to_mbps(1) * one for one in binned_rates(step.rows, len(self._nodes), edges_us))
-        for pid in range(len(self._nodes)):
-            values = [*zip(up[pid].tolist(), down[pid].tolist(), strict=True), (0.0, 0.0)]
+        up, down = (bytes_per_s_to_mbps(1) * one for one in binned_rates(step.rows, len(step.nodes), edges_us))
+        for index, node in enumerate(step.nodes):
+            pid = self._nodes.index(node)
+            values = [*zip(up[index].tolist(), down[index].tolist(), strict=True), (0.0, 0.0)]
             for edge_us, (sent, received) in zip(edges_us.tolist(), values, strict=True):
                 told = {"sent": round(sent, 2), "received": round(received, 2)}
                 at_us = self._us(step.rows_at_s + 1e-6 * edge_us)

@@ -12,6 +12,7 @@ import pytest
 from nalb.cli.main import run
 from nalb.events import FailureEvent, LayoutEvent, encode_line
 from nalb.failures import Cause, Failure, Phase
+from nalb.reporting.about_file import running, write_about
 from tests.live.test_state import READY, iterations
 from tests.reporting.runs import write_fake_run
 
@@ -78,9 +79,35 @@ def test_the_newest_attempt_of_a_restarted_run_is_named(run_dir, capsys, command
 def test_watch_prints_lines_where_there_is_no_terminal(run_dir, capsys):
     assert run(["watch", str(run_dir), "--once"]) == 0
     assert capsys.readouterr().out.startswith("nalb watch: average, iteration 6, 0.5 a second; exchange 2.000 s")
+    write_about(run_dir, "1.2.3", ["launch"])
     assert run(["watch", str(run_dir), "--every", "0.1"]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "nalb watch: the job is over"
-    assert sorted(path.name for path in run_dir.iterdir()) == ["samples.jsonl"]
+    assert sorted(path.name for path in run_dir.iterdir()) == ["about.json", "samples.jsonl"]
+
+
+@pytest.mark.parametrize("is_once", [False, True])
+def test_watch_of_a_run_of_several_trainings_names_them(tmp_path, capsys, is_once):
+    write_about(tmp_path, "1.2.3", ["compare"])
+    write_fake_run(tmp_path / "off", schemes=("exact",))
+    with running(tmp_path):
+        assert run(["watch", str(tmp_path), *(["--once"] if is_once else [])]) == 2
+    assert f"{tmp_path} has no iterations of its own: give one of {tmp_path / 'off'}" in capsys.readouterr().err
+
+
+def test_watch_follows_what_no_command_of_nalb_began_until_it_is_ended(run_dir):
+    words = [sys.executable, "-m", "nalb.cli.main", "watch", str(run_dir), "--every", "0.1"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as watching:
+        try:
+            assert "has no about.json" in watching.stderr.readline()
+            with pytest.raises(subprocess.TimeoutExpired):
+                watching.wait(0.5)
+            watching.send_signal(signal.SIGINT)
+            out, err = watching.communicate(timeout=20)
+        finally:
+            watching.kill()
+    assert "iteration 6" in out
+    assert "is over" not in out
+    assert "about.json" not in err, "it is said once"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])

@@ -80,6 +80,7 @@ def test_a_failed_job_without_a_restart_left_is_over_at_once(tmp_path, restarts)
 @pytest.mark.parametrize("first", [READY, StartedEvent(at_s=0.0, role="worker", node="n0")])
 def test_a_job_that_ended_without_an_iteration_is_over(tmp_path, first):
     """As one that has no coordinator: scheme gloo, stock or PyTorch on one node."""
+    write_about(tmp_path, "1.2.3", ["launch"])
     follower = Follower(tmp_path)
     with socket.socket(socket.AF_UNIX) as door:
         door.bind(str(tmp_path / "observers"))
@@ -146,6 +147,34 @@ def test_what_a_job_tells_after_its_socket_is_gone_is_read_first(tmp_path):
     follower.look()
     assert not follower.is_over(1.0 + LAST_WORDS_S)  # it may be started again
     assert follower.is_over(1.0 + BETWEEN_S)
+
+
+def test_a_record_that_no_command_of_nalb_began_is_followed_for_ever(tmp_path, capsys):
+    """As that of torchrun, whose end nothing tells."""
+    follower = Follower(tmp_path)
+    follower.tell_blindness()
+    append(tmp_path, READY, *iterations(2))
+    follower.look()
+    for _ in range(2):
+        assert not follower.is_over(1e6)
+        follower.tell_blindness()
+    err = capsys.readouterr().err
+    assert (
+        err == f"nalb: {tmp_path} has no about.json, so nalb does not see when the job ends: following until Ctrl-C\n"
+    )
+
+
+def test_the_end_of_a_part_is_seen_by_the_file_above_it(tmp_path, capsys):
+    """Of an attempt, or of one training of a comparison of batchings."""
+    write_about(tmp_path, "1.2.3", ["launch"])
+    part = tmp_path / "restart-1"
+    part.mkdir()
+    append(part, READY, *iterations(2))
+    follower = Follower(part)
+    follower.look()
+    follower.tell_blindness()
+    assert follower.is_over(0.0)
+    assert capsys.readouterr().err == ""
 
 
 def test_a_directory_that_is_not_there_is_named(tmp_path):

@@ -16,6 +16,7 @@ from nalb.events import AbortEvent, LayoutEvent, encode_line
 from nalb.live.following import check_port
 from nalb.live.state import LiveState
 from nalb.live.tail import RunTail
+from nalb.reporting.about_file import write_about
 from tests.live.test_state import READY, iterations
 
 prometheus = pytest.importorskip("prometheus_client.parser", reason="needs the extra metrics")
@@ -39,6 +40,7 @@ def append(run_dir, events):
 def test_a_scrape_has_what_the_run_has_written_by_then(tmp_path):
     from nalb.live.metrics import serving
 
+    write_about(tmp_path, "1.2.3", ["launch"])
     with serving(RunTail(tmp_path), "127.0.0.1", 0) as (port, _):
         found = scraped(port)
         assert found["nalb_iterations_total",] == 0
@@ -68,6 +70,18 @@ def test_a_scrape_has_what_the_run_has_written_by_then(tmp_path):
             pass
         with pytest.raises(InputError, match=r"--metrics \d+ on"):
             check_port("127.0.0.1", port, "--metrics")
+
+
+@pytest.mark.parametrize(("round_trip_s", "is_told"), [(0.0, False), (None, False), (0.02, True)])
+def test_what_is_not_known_is_left_out(tmp_path, round_trip_s, is_told):
+    from nalb.live.metrics import serving
+
+    append(tmp_path, [READY, *iterations(2, round_trip_s=round_trip_s)])
+    with serving(RunTail(tmp_path), "127.0.0.1", 0) as (port, _):
+        found = scraped(port)
+    assert found["nalb_iterations_total",] == 2
+    assert ("nalb_round_trip_seconds",) in found if is_told else ("nalb_round_trip_seconds",) not in found
+    assert ("nalb_running",) not in found, "no command of nalb began it"
 
 
 def test_an_attempt_that_begins_anew_has_not_failed(tmp_path):

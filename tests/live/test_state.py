@@ -55,6 +55,31 @@ def test_the_pace_is_of_the_recent_iterations_of_one_scheme():
     assert state.pace().sentence == "n0's link (up and down) sets the pace"
 
 
+def test_a_job_without_an_iteration_so_far_has_no_pace():
+    """A restart, or the next script of a comparison."""
+    state = LiveState()
+    state.take_all([READY, LayoutEvent(at_s=101.0, model_bytes=12_000_000), *iterations(6)])
+    assert state.pace() is not None
+    assert state.least_s() is not None
+    state.take(structs.replace(READY, at_s=120.0))
+    assert state.pace() is state.least_s() is None
+    assert state.iterations == 6
+
+
+def test_the_time_left_counts_each_scheme_by_its_own_times():
+    state = LiveState()
+    state.take(READY)
+    ends_s, scheme_ends = [102.0 + 2 * k for k in range(6)], [120.0 + 10 * k for k in range(3)]
+    assert state.left_s(18) is None
+    one = step().event
+    state.take_all([structs.replace(one, scheme="exact", at_s=at_s) for at_s in ends_s])
+    assert state.left_s(18) == pytest.approx(12 * 2.0)
+    state.take_all([structs.replace(one, scheme="stock", at_s=at_s) for at_s in scheme_ends])
+    assert state.left_s(12) == pytest.approx(3 * 10.0)
+    assert state.left_s(18) == pytest.approx(3 * 10.0 + 6 * 6.0)  # of the third scheme nothing is known: the median
+    assert state.left_s(5) is not None
+
+
 def test_what_happened_is_kept_newest_last():
     state = LiveState()
     plan = PlanEvent(at_s=103.0, iteration=0, scheme="exact", reason="equal shares")

@@ -6,6 +6,7 @@ import pytest
 
 from nalb.cli.main import run
 from nalb.events import LayoutEvent, encode_line
+from nalb.reporting.about_file import write_about
 from tests.live.test_state import READY, iterations
 
 tensorboard = pytest.importorskip("tensorboardX", reason="needs the extra tensorboard")
@@ -27,6 +28,7 @@ def written(folder):
 
 
 def test_each_iteration_is_a_step(tmp_path, capsys):
+    write_about(tmp_path, "1.2.3", ["launch"])
     events = iterations(3, resent={"n1": 3})
     lines = map(encode_line, [READY, LayoutEvent(at_s=101.0, model_bytes=12_000_000), *events])
     (tmp_path / "samples.jsonl").write_bytes(b"".join(lines))

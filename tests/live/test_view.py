@@ -75,6 +75,13 @@ def test_a_job_that_has_not_begun_and_one_that_failed():
     assert "started again 2 x" in line(state)
 
 
+def test_a_job_after_another_one_says_what_came_before():
+    state = LiveState()
+    state.take_all([READY, *iterations(6), structs.replace(READY, at_s=120.0)])
+    assert line(state) == "running; no iteration of this job yet, 6 before it"
+    assert "twice as fast" not in text_of(state)
+
+
 def test_a_large_job_shows_its_first_nodes():
     state = LiveState()
     state.take(ReadyEvent(at_s=1.0, nodes=[f"n{k}" for k in range(MOST_NODES + 7)]))

@@ -12,6 +12,7 @@ from nalb.reporting.page import FIGURES
 from nalb.reporting.record import read_record
 from nalb.reporting.share_figures import bytes_by_scheme, shares_over_iterations
 from nalb.reporting.summary import command_hint, summarise, verdicts, workload_meaning
+from nalb.reporting.time_figures import times_by_scheme
 from tests.reporting.runs import write_fake_run
 
 ALL = ("stock", "p3", "average", "elastic", "aware", "exact", "oracle")
@@ -66,6 +67,23 @@ def test_representative_is_nearest_to_the_median_after_the_warm_up(tmp_path):
     scheme, number, step = representative(read_record(tmp_path))
     assert (scheme, number) == ("aware", 3 + 1)  # times repeat with k % 3; the middle one is first met at 4
     assert step.rows
+
+
+def test_each_scheme_has_a_bound_of_its_own(tmp_path):
+    """Schemes with other precisions send other bytes."""
+    write_fake_run(tmp_path, schemes=("exact", "exact+int8"))
+    record = read_record(tmp_path)
+    for scheme, bounds in (("exact", [2.0] * 5), ("exact+int8", [0.7, 0.7, 0.5, 0.5, 0.6])):
+        record.steps[scheme] = [
+            replace(one, event=structs.replace(one.event, bound_s=bound))
+            for one, bound in zip(record.steps[scheme], bounds, strict=True)
+        ]
+    for axes in times_by_scheme(record).axes:
+        drawn = [tuple(line.get_ydata()) for line in axes.lines if list(line.get_xdata()) in ([-0.4, 0.4], [0.6, 1.4])]
+        assert drawn == [(2.0, 2.0), (0.5, 0.5)]
+        (band,) = axes.collections  # only of the one that varied
+        low, high = band.get_datalim(axes.transData).get_points()
+        assert [*low, *high] == pytest.approx([0.6, 0.5, 1.4, 0.6])
 
 
 @given(

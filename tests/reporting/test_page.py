@@ -10,6 +10,8 @@ from nalb.events import BatchEvent, LayoutEvent, encode_line
 from nalb.reporting.about_file import write_about
 from nalb.reporting.batching_file import BatchingFile, BatchingResult, write_batchings
 from nalb.reporting.page import pages_of, run_dirs
+from nalb.reporting.record import read_timeline
+from nalb.reporting.summary import network_rows
 from tests.live.test_state import READY, iterations
 from tests.reporting.paced import MB, NODES, rates, step
 from tests.reporting.runs import write_fake_run
@@ -97,6 +99,37 @@ def test_uplinks_have_rows_of_their_own(tmp_path):
         assert f"<td>uplink of hill</td><td>40 / 80</td><td>{measured}</td><td>50.0%</td>" in page
         assert "<td>uplink of dale</td><td>56 / 56</td>" in page
         assert "uplink of n3" not in page
+
+
+def test_trainings_are_compared_by_whole_iterations_and_replays_by_the_exchange(tmp_path):
+    write_fake_run(tmp_path, schemes=("stock", "exact"), workload="train cnn")
+    run_json = json.loads((tmp_path / "run.json").read_text())
+    exact = run_json["schemes"]["exact"]
+    exact["iteration_s"] = [value / 2 for value in run_json["schemes"]["stock"]["iteration_s"]]
+    for workload, speed_up, of in (("train cnn", "2.00", "whole iterations"), ("replay vgg", "1.30", "communication")):
+        (tmp_path / "run.json").write_text(json.dumps(run_json | {"workload": workload}))
+        assert run(["report", "--force", str(tmp_path)]) == 0
+        page = (tmp_path / "report.html").read_text(encoding="utf-8")
+        assert f"<td>{speed_up}</td>" in page
+        assert f"against the first scheme, of {of};" in page
+
+
+def test_configured_rates_are_of_the_iteration_whose_measured_ones_are_shown(tmp_path):
+    """On a network that changes, the first ones are long past."""
+    sites = {"n0": "hill", "n1": "hill", "n2": "dale", "n3": "dale"}
+    told = [
+        rates([each] * 4, uplinks={"hill": (each * MB, each * MB), "dale": (each * MB, each * MB)})
+        for each in (50, 9, 5)
+    ]
+    first, measured = (step(k, sites=sites, configured=told[k], estimate=told[k]) for k in range(2))
+    last = step(2, sites=sites, configured=told[2], estimate=rates([], uplinks={}))
+    write(tmp_path, first.ready, *(one.event for one in (first, measured, last)))
+    found = {row.node: (row.configured, row.measured) for row in network_rows(read_timeline(tmp_path))}
+    assert found["n0"] == found["uplink of hill"] == ("72 / 72", "72 / 72")
+    unmeasured = [step(k, sites=sites, configured=told[k]) for k in range(2)]
+    write(tmp_path, first.ready, *(one.event for one in unmeasured))
+    found = {row.node: (row.configured, row.measured) for row in network_rows(read_timeline(tmp_path))}
+    assert found["n0"] == ("72 / 72", "- / -")
 
 
 def test_batches_have_a_page(tmp_path, capsys):

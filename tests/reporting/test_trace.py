@@ -3,14 +3,17 @@
 import json
 from dataclasses import replace
 from itertools import pairwise
+from math import nan
 
 import pytest
 
 from nalb.cli import main as cli
-from nalb.reporting.record import read_record
+from nalb.reporting.link_figures import throughput_inside
+from nalb.reporting.record import read_record, read_timeline, record_of
+from nalb.reporting.share_figures import bytes_by_scheme, shares_over_iterations
 from nalb.reporting.trace import chrome_trace, exposures
 from tests.reporting.paced import step, timeline
-from tests.reporting.runs import write_events, write_fake_run
+from tests.reporting.runs import iteration_event, write_events, write_fake_run
 
 
 def events_of(run_dir):
@@ -103,6 +106,37 @@ def test_no_two_spans_of_a_row_overlap(run_dir):
         row.sort()
         assert all(later[0] >= earlier[1] - 0.2 for earlier, later in pairwise(row))
     assert ("n1", "server: pushes from n0 (2)") in spans(trace, "push")
+
+
+def test_messages_keep_the_names_of_their_own_job_where_nodes_left(tmp_path):
+    """Launched anew with fewer hosts, a job appends to the same record."""
+    jobs = ["n0", "n1", "n2", "n3"], ["n0", "n2", "n3"]
+    events = []
+    for number, names in enumerate(jobs):
+        at_s, last = 100.0 + 50 * number, len(names) - 1
+        configured = dict.fromkeys(names, 9e6)
+        rows = [[1, last, 1, 2_000_000, 0, 100_000]]
+        events += [
+            {"event": "ready", "at_s": at_s, "nodes": names, "servers": names},
+            {"event": "samples", "at_s": at_s + 1, "iteration": 0, "rows": rows},
+            iteration_event(at_s + 2, 0, "exact", 2.0, names, configured, True, 0),
+        ]
+    write_events(tmp_path, events)
+    assert read_timeline(tmp_path).nodes == jobs[0]
+    assert cli.run(["trace", str(tmp_path)]) == 0
+    trace = json.loads((tmp_path / "trace.json").read_text())
+    assert list(spans(trace, "push")) == [("n3", "server: pushes from n1"), ("n3", "server: pushes from n2")]
+    sent = {event["pid"] for event in trace["traceEvents"] if event["ph"] == "C" and event["args"]["sent"]}
+    assert sent == {1, 2}
+    assert cli.run(["report", str(tmp_path)]) == 0
+    record = record_of(tmp_path)
+    bars = bytes_by_scheme(record).axes[0]
+    assert [label.get_text() for label in bars.get_xticklabels()] == jobs[0]
+    assert [bar.get_height() for bar in bars.patches] == [3.5, 3.0, 3.5, 3.5]
+    parts = shares_over_iterations(record).axes[0].images[0].get_array().filled(nan)
+    assert parts[:, 1] == pytest.approx([100 / 3, nan, 100 / 3, 100 / 3], nan_ok=True)
+    titles = [axes.get_title(loc="left") for axes in throughput_inside(record).axes if axes.get_visible()]
+    assert titles == jobs[0]
 
 
 def test_the_command_writes_a_trace_once(run_dir, capsys):
