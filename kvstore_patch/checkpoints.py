@@ -69,6 +69,8 @@ class Checkpoints:
         if not self._keeper.every:
             return Progress()
         store = self._join()
+        if self._gather:
+            self._gather()  # workers that go on at once would take this one's tokens, and have it step meanwhile
         agree = partial(agreement.agree, store) if store is not None and store.num_workers > 1 else None
         checkpoint = self._keeper.find(store is not None, agree)
         if checkpoint is None:

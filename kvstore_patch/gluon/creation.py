@@ -45,6 +45,7 @@ def install() -> None:
         store.is_capable = lambda _: False  # asked for 'optimizer' only
         # MXNet's own would not take a key twice, as two Trainers on a store have it in a job
         store.broadcast, store.pushpull = _broadcast_alone, _add_up_alone
+        store.init = lambda key, value: None  # Module's
         alone: KVStoreBase = store
         return alone
 

@@ -25,10 +25,8 @@ class StockLoads:
 
         It has no keys left then, or a tensor is too large: MXNet counts the bytes of a key in an int.
         """
-        if max(tensor.size_bytes for tensor in tensors) > INT_MOST:
-            return None
-        keys = self._keys.of(tensors)
-        if keys[-1] >= STOCK_KEYS:
+        keys = self._keys.of(tensors)  # also where MXNet cannot route them: workers count so
+        if keys[-1] >= STOCK_KEYS or max(tensor.size_bytes for tensor in tensors) > INT_MOST:
             return None
         sizes_bytes, ranks = route(tensors, len(self._node_of_rank), keys)
         on_node = np.array([self._node_of_rank[rank] for rank in ranks.tolist()])

@@ -108,6 +108,7 @@ class WorkerExchange:
         self._outs: list[NDArray] = []  # arrays that are ready with its sums, where MXNet routes
         self._closed = False
         self._unread: Exception | None = None  # the error of an operation that nobody had read when the script forked
+        self._is_broken = False  # a call failed half-way
         self.may_call: Callable[[], bool] = lambda: True  # whether this thread may; Fela's sums have one of their own
         self._before_leaving: list[Callable[[], None]] = []
         self._after_leaving: list[Callable[[], None]] = []
@@ -293,6 +294,8 @@ class WorkerExchange:
         if self._closed:
             raise StoreError("this worker has left the job: make no sums once the script ends")
         self._raise_unread()
+        if self._is_broken:
+            raise StoreError("a sum before this one failed while it was queued, and other workers wait for it: start again")
         if announced_as:
             self.client.send(announcement(self._calls_made, announced_as, group))
         self._calls_made += 1
@@ -310,7 +313,9 @@ class WorkerExchange:
         self.client.wait_for(m.CallAgreed, lambda agreed: agreed.number == number)
         if self._scheme.ps_lite_kind:
             self.session.note_once(_ready(values), ready=number + 1)
+        self._is_broken = True  # until all is pushed: the other workers wait for it
         yield
+        self._is_broken = False
         if not self._scheme.ps_lite_kind:
             self.session.note_once(lambda: None, ready=number + 1)
         self.session.note_once(_ready(arrays), summed=number + 1)

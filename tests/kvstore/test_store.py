@@ -129,6 +129,15 @@ def test_unequal_calls_end_the_job_and_are_named(tmp_path, case, calls):
     assert "summed" not in done.stdout, "a sum of calls that differ was handed out"
 
 
+def test_a_worker_whose_sum_failed_half_way_makes_no_other_one(tmp_path):
+    script = str(Path(__file__).with_name("unequal_calls.py"))
+    done = run_job(tmp_path, script, "fails_half_way", flags=("--scheme", "exact"), timeout_s=60)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "caught MXNetError" in done.stdout
+    assert "a sum before this one failed" in noted_in(tmp_path / "run").detail
+    assert "summed another" not in done.stdout
+
+
 def test_mxnets_own_store_takes_one_trainer(tmp_path):
     done = run_job(tmp_path, str(WORKERS), "several_trainers", flags=("--scheme", "stock"))
     assert done.returncode == 1, done.stdout + done.stderr

@@ -52,5 +52,15 @@ def one_trainer():
     summed("metric", 1)
 
 
+def fails_half_way():
+    """One worker's value is none, and it goes on as if nothing had happened."""
+    array = mx.nd.take(nd.ones((3,)), nd.array([99 if RANK == 0 else 0]), mode="raise")
+    try:
+        store.pushpull("metric", array)
+    except mx.MXNetError as error:
+        print("caught", type(error).__name__, flush=True)
+    summed("another", 1)
+
+
 if __name__ == "__main__":
     globals()[sys.argv[1]]()
