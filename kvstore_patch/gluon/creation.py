@@ -45,7 +45,7 @@ def install() -> None:
         store.is_capable = lambda _: False  # asked for 'optimizer' only
         # MXNet's own would not take a key twice, as two Trainers on a store have it in a job
         store.broadcast, store.pushpull = _broadcast_alone, _add_up_alone
-        store.init = lambda key, value: None  # Module's
+        store.init = _init_alone
         alone: KVStoreBase = store
         return alone
 
@@ -57,6 +57,10 @@ def install() -> None:
         patch.install()
     else:
         registry.update(dict.fromkeys(names.NAMES, create_alone))
+
+
+def _init_alone(key: object, value: Any) -> None:
+    """Take a key of Module's, which then broadcasts nothing."""
 
 
 def _broadcast_alone(key: object, value: Any, out: Any, priority: int = 0) -> None:

@@ -295,7 +295,9 @@ class WorkerExchange:
             raise StoreError("this worker has left the job: make no sums once the script ends")
         self._raise_unread()
         if self._is_broken:
-            raise StoreError("a sum before this one failed while it was queued, and other workers wait for it: start again")
+            raise StoreError(
+                "a sum before this one failed while it was queued, and other workers wait for it: start again"
+            )
         if announced_as:
             self.client.send(announcement(self._calls_made, announced_as, group))
         self._calls_made += 1

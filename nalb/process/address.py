@@ -9,11 +9,21 @@ import psutil
 from nalb.errors import InputError
 
 LOOPBACK = ("localhost", "127.")  # beginnings of hosts that are any machine itself
+BOOT = "/proc/sys/kernel/random/boot_id"  # drawn anew by each start of a kernel
 
 
 def own_name(environ: Mapping[str, str]) -> str:
     """NALB_NODE, or the host's name."""
     return environ.get("NALB_NODE") or socket.gethostname()
+
+
+def own_machine(environ: Mapping[str, str]) -> str:
+    """What all processes of this machine have in common, and those of no other one: hosts that were copied have one name."""
+    try:
+        with open(BOOT, encoding="ascii") as file:
+            return f"{own_name(environ)} {file.read().strip()}"
+    except OSError:  # a container may have no /proc/sys
+        return own_name(environ)
 
 
 def own_address(environ: Mapping[str, str], master: str | None = None, given_by: str = "MASTER_ADDR=") -> str:

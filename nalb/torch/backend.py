@@ -5,6 +5,7 @@ group where NALB_SCHEME is gloo. How a sum travels is decided by dtype, operatio
 """
 
 import atexit
+import builtins
 import gc
 import itertools
 import os
@@ -15,7 +16,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from multiprocessing.util import Finalize
 from time import sleep
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -49,6 +50,8 @@ OF_TWO_RANKS = "send", "recv"
 GATHERED = "_allgather_base", "all_gather_single"  # to 2.12, and from then on
 
 _job: TorchJob | None = None  # this process's
+_exit: BaseException | None = None  # why the script's last call of sys.exit told of a failure
+_notes_exits = False
 _meeting = ""  # the name of its default group's keys in the store
 # Gloo's threads end with the last reference to their group. Python's reference lets go of the interpreter's lock meanwhile. Those
 # of DDP's C++ do not, and a thread that waits for the lock, to end a comm hook's callback, would wait for ever. So Python's is the
@@ -138,6 +141,8 @@ class NalbGroup(dist.ProcessGroup):  # type: ignore[misc]
         return super()._get_backend(device)
 
     def _note_caller(self) -> None:
+        global _exit
+        _exit = None  # the script goes on: it has caught that
         if (front := self.front) is not None:
             front.note_caller()
 
@@ -316,7 +321,22 @@ def _end_of_script() -> BaseException | None:
     error = sys.exc_info()[1]
     if isinstance(error, SystemExit):
         return (error.__context__ or error) if error.code else None
-    return error or getattr(sys, "last_value", None)
+    return error or getattr(sys, "last_value", None) or _exit
+
+
+def _note_exits() -> None:
+    """Note what the main thread's calls of `sys.exit` tell: Python keeps no SystemExit, so one that is raised is not seen."""
+    exit_now = sys.exit
+
+    def note_exit(status: str | int | None = None) -> NoReturn:
+        global _exit
+        if threading.current_thread() is threading.main_thread():
+            _exit = (sys.exc_info()[1] or SystemExit(status)) if status else None
+        exit_now(status)
+
+    sys.exit = note_exit
+    for name in ("exit", "quit"):
+        setattr(builtins, name, note_exit)
 
 
 @atexit.register
@@ -334,7 +354,7 @@ def _rest() -> None:
 
 def create(options: Any, backend_options: object) -> NalbGroup:
     """Make a group; torch.distributed calls it for each. Raises InputError where another backend has the default group."""
-    global _job, _meeting
+    global _job, _meeting, _notes_exits
     let_go_of_unused()
     rank, size, store = options.group_rank, options.group_size, options.store
     is_default = not options.global_ranks_in_group
@@ -351,6 +371,9 @@ def create(options: Any, backend_options: object) -> NalbGroup:
         _meeting = meet(dist.PrefixStore(NAME, store), rank, size)
         if size > 1 and os.environ.get("NALB_SCHEME") != GLOO.name:
             _job = TorchJob(dist.PrefixStore(f"{NAME}{_meeting}", store), rank, size, options.timeout)
+            if not _notes_exits:
+                _notes_exits = True
+                _note_exits()
             # A thread that the interpreter's end meets within torch would end the process by SIGABRT. A child that multiprocessing
             # has forked runs finalizers at its end, and nothing of atexit.
             atexit.register(_leave)

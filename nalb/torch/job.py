@@ -22,7 +22,7 @@ from nalb.errors import PeerError, one_line
 from nalb.failures import Cause, Failure, JobFailed, Phase
 from nalb.plane import orders as o
 from nalb.plane.front import Front
-from nalb.process.address import interface_of, own_address, own_name
+from nalb.process.address import interface_of, own_address, own_machine, own_name
 from nalb.settings import for_agents
 from nalb.torch.gloo import Gloo
 from nalb.torch.machine import Machine, machines_of
@@ -46,7 +46,7 @@ class TorchJob:
 
     def __init__(self, store: dist.Store, rank: int, size: int, timeout: timedelta, ends_script: bool = True):
         """ends_script: whether a script that waits in gloo when the job fails is ended; otherwise gloo's timeout tells it."""
-        own_host = own_name(os.environ), os.environ.get("LOCAL_WORLD_SIZE", "1") != "1"
+        own_host = own_machine(os.environ), os.environ.get("LOCAL_WORLD_SIZE", "1") != "1"
         machines = machines_of([tuple(one) for one in _told_by_all(store, "host", rank, size, own_host, "0")])
         firsts = [ranks[0] for ranks in machines]
         self.is_needed = len(machines) > 1  # else the group of all ranks is gloo's alone
@@ -55,7 +55,7 @@ class TorchJob:
         self._cut_off = 0  # looks in a row that found one cut off
         self.machine: Machine | None = None  # None: each rank is alone on its machine
         if self.is_needed and rank in firsts:
-            hosts = _told_by_all(store, "name", firsts.index(rank), len(firsts), own_host[0], "0")
+            hosts = _told_by_all(store, "name", firsts.index(rank), len(firsts), own_name(os.environ), "0")
             nodes = [
                 host if hosts.count(host) == 1 else f"{host}.{first}" for host, first in zip(hosts, firsts, strict=True)
             ]

@@ -75,6 +75,8 @@ for width in (2, 3):  # as in a job two Trainers may share the store, and keys n
         loss = other(mx.nd.ones((2, width))).sum()
     loss.backward()
     trainer.step(2)
+for _ in range(2):
+    fit(store)
 parts = [mx.nd.ones(2), mx.nd.ones(2) * 2]
 store.pushpull("loss", parts)
 assert [one.asnumpy().tolist() for one in parts] == [[3, 3]] * 2

@@ -3,6 +3,7 @@
 import pytest
 
 from nalb.errors import InputError
+from nalb.process import address
 from nalb.process.address import interface_of, own_address
 
 
@@ -45,3 +46,12 @@ def test_a_loopback_address_serves_ranks_of_one_machine_only(monkeypatch):
     assert own_address({"MASTER_ADDR": "vm", "LOCAL_WORLD_SIZE": "4", "WORLD_SIZE": "4"}) == "127.0.1.1"
     with pytest.raises(InputError, match="set NALB_ADDRESS"):
         own_address({"MASTER_ADDR": "vm", "LOCAL_WORLD_SIZE": "2", "WORLD_SIZE": "4"})
+
+
+def test_machines_of_one_name_are_told_apart(tmp_path, monkeypatch):
+    found = set()
+    for boot in ("one\n", "another\n"):
+        (tmp_path / "boot_id").write_text(boot)
+        monkeypatch.setattr(address, "BOOT", str(tmp_path / "boot_id"))
+        found |= {address.own_machine({"NALB_NODE": "ubuntu"}), address.own_machine({"NALB_NODE": "ubuntu"})}
+    assert found == {"ubuntu one", "ubuntu another"}

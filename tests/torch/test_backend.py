@@ -91,7 +91,8 @@ def require_named(ended: list[ranks.Rank], *words: str) -> None:
     [
         ("exception", ["ValueError: the data are gone", "JobFailed"]),
         ("finally", ["ValueError: the data are gone", "failed: ValueError"]),
-        ("exit", ["JobFailed"]),
+        ("exit", ["failed: SystemExit: 3", "JobFailed"]),
+        ("caught", ["failed: ValueError: the data are gone"]),
         ("other sums", ["6000 elements", "all workers must make the same"]),
         ("fewer sums", ["JobFailed"]),
         ("groups in another order", ["of group ", "3000 elements", "all workers must make the same"]),
@@ -108,7 +109,8 @@ def test_a_rank_that_fails_ends_all_and_is_named(how: str, words: list[str]) -> 
     ("how", "words"),
     [
         ("finally", ["failed: ValueError: the data are gone"]),
-        ("exit", ["left after", "the same number of steps"]),
+        ("exit", ["failed: SystemExit: 3"]),
+        ("exit unseen", ["left after", "the same number of steps"]),
         ("other sums", ["6000 elements", "all workers must make the same"]),
     ],
 )
