@@ -14,8 +14,10 @@ import threading
 import weakref
 from collections.abc import Sequence
 from datetime import timedelta
+from multiprocessing import process
 from multiprocessing.util import Finalize
 from time import sleep
+from types import FrameType
 from typing import Any, NoReturn
 
 import torch
@@ -47,6 +49,7 @@ HANDED_ON = (
     "allgather_into_tensor_coalesced", "alltoall_base", "reduce_scatter_tensor_coalesced",
 )  # fmt: skip
 OF_TWO_RANKS = "send", "recv"
+CHILDREN = "multiprocessing.popen_fork", "multiprocessing.forkserver"  # modules that run a child
 GATHERED = "_allgather_base", "all_gather_single"  # to 2.12, and from then on
 
 _job: TorchJob | None = None  # this process's
@@ -321,7 +324,20 @@ def _end_of_script() -> BaseException | None:
     error = sys.exc_info()[1]
     if isinstance(error, SystemExit):
         return (error.__context__ or error) if error.code else None
-    return error or getattr(sys, "last_value", None) or _exit
+    return error or getattr(sys, "last_value", None) or _exit or _exit_of_child()
+
+
+def _exit_of_child() -> BaseException | None:
+    """What tells that a child of multiprocessing fails; None: nothing does.
+
+    From Python 3.13 on its exit functions run once it has handled the exception, with the exit code in a variable of the caller's.
+    """
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and frame.f_code is not process.BaseProcess._bootstrap.__code__:  # type: ignore[attr-defined]
+        if frame.f_globals.get("__name__") in CHILDREN and (code := frame.f_locals.get("code")):
+            return SystemExit(code)
+        frame = frame.f_back
+    return None
 
 
 def _note_exits() -> None:

@@ -34,7 +34,7 @@ def step(kvstore):
 
 def fit(kvstore):
     data = mx.io.NDArrayIter(mx.nd.ones((8, 3)), mx.nd.zeros(8), 4)
-    net = mx.sym.SoftmaxOutput(mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=2), name="softmax")
+    net = mx.sym.SoftmaxOutput(mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=2, name="fc"), name="softmax")
     mx.mod.Module(net).fit(data, num_epoch=1, kvstore=kvstore)
 """
 REFUSED = """
@@ -50,7 +50,7 @@ assert (store.type, store.rank, store.num_workers) == ("local", 0, 1)
 for use in (step, fit):
     use("nalb")
 refused(lambda: step("nalbb"), "write 'nalb'")
-module = mx.mod.Module(mx.sym.SoftmaxOutput(mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=2), name="softmax"))
+module = mx.mod.Module(mx.sym.SoftmaxOutput(mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=2, name="fc"), name="softmax"))
 module.bind([("data", (4, 3))], [("softmax_label", (4,))])
 module.init_params()
 module.init_optimizer(kvstore="nalb")
