@@ -159,10 +159,12 @@ class CoordinatorThread:
         poller = zmq.Poller()
         for socket in (router, *([door.socket] if door else [])):
             poller.register(socket, zmq.POLLIN)
+        looked_s = time.monotonic()  # when it was last asked what has arrived: what came later is not silence
         while not self._stop.is_set() and state.phase != "OVER":
-            due_s = time.monotonic() + tick_ms / 1000
+            due_s = looked_s + tick_ms / 1000
             arrived = poller.poll(tick_ms)
-            if (overslept_s := time.monotonic() - due_s) > heartbeat_s:  # stopped, or without a CPU
+            looked_s = time.monotonic()
+            if (overslept_s := looked_s - due_s) > heartbeat_s:  # stopped, without a CPU, or at work
                 state.overslept(overslept_s)
             if arrived:
                 for _ in range(1000):  # bounded, so that a flood of messages does not delay the deadlines
@@ -176,11 +178,11 @@ class CoordinatorThread:
                     take_message(talks, state, frames, node)
                 for frames in door.arrived() if door else ():
                     take_of_observer(state, frames)
-            if (now_s := time.monotonic()) - ticked_s >= tick_ms / 1000:  # rarely, since a tick looks at every process
-                state.tick(now_s)
-                ticked_s = now_s
+            if looked_s - ticked_s >= tick_ms / 1000:  # rarely, since a tick looks at every process
+                state.tick(looked_s)
+                ticked_s = looked_s
                 if door:
-                    door.catch_up(now_s)
+                    door.catch_up(looked_s)
             flush(talks, state, log, door)
             if state.have_all_left:
                 self._have_left.set()
