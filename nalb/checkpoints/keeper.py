@@ -70,9 +70,7 @@ class Keeper:
             job = f"the job of {meeting} {address}:{os.environ.get(port)}"
             job += f" on {socket.gethostname()}" if address.startswith(LOOPBACK) else ""
         claim = _claims[self.folder] = lock.claim(self.folder, os.environ.get(lock.VARIABLE) or job)
-        os.register_at_fork(
-            after_in_child=claim.close
-        )  # else the lock would stay with a child that outlives this process
+        os.register_at_fork(after_in_child=claim.close)  # else a child that outlives this process would keep the lock
 
     def find(self, is_in_job: bool, agree: Agree | None = None) -> Checkpoint | None:
         """Find the newest whole checkpoint; files that cannot be used are skipped with a warning. Raises CheckpointError.

@@ -10,10 +10,7 @@ import signal
 
 from nalb.errors import MachineError
 
-PIDFD_SEND_SIGNAL, PIDFD_OPEN = (
-    424,
-    434,
-)  # numbers of system calls, alike on all machines that Linux has newer Pythons for
+PIDFD_SEND_SIGNAL, PIDFD_OPEN = 424, 434  # numbers of system calls, alike on x86-64, ARM and most others
 REFUSED = (errno.ENOSYS, errno.EPERM)  # by a kernel without the call, and by a container's filter of system calls
 
 

@@ -6,6 +6,7 @@ group where NALB_SCHEME is gloo. How a sum travels is decided by dtype, operatio
 
 import atexit
 import builtins
+import functools
 import gc
 import itertools
 import os
@@ -54,7 +55,6 @@ GATHERED = "_allgather_base", "all_gather_single"  # to 2.12, and from then on
 
 _job: TorchJob | None = None  # this process's
 _exit: BaseException | None = None  # why the script's last call of sys.exit told of a failure
-_notes_exits = False
 _meeting = ""  # the name of its default group's keys in the store
 # Gloo's threads end with the last reference to their group. Python's reference lets go of the interpreter's lock meanwhile. Those
 # of DDP's C++ do not, and a thread that waits for the lock, to end a comm hook's callback, would wait for ever. So Python's is the
@@ -340,6 +340,7 @@ def _exit_of_child() -> BaseException | None:
     return None
 
 
+@functools.cache  # once in a process
 def _note_exits() -> None:
     """Note what the main thread's calls of `sys.exit` tell: Python keeps no SystemExit, so one that is raised is not seen."""
     exit_now = sys.exit
@@ -370,7 +371,7 @@ def _rest() -> None:
 
 def create(options: Any, backend_options: object) -> NalbGroup:
     """Make a group; torch.distributed calls it for each. Raises InputError where another backend has the default group."""
-    global _job, _meeting, _notes_exits
+    global _job, _meeting
     let_go_of_unused()
     rank, size, store = options.group_rank, options.group_size, options.store
     is_default = not options.global_ranks_in_group
@@ -387,9 +388,7 @@ def create(options: Any, backend_options: object) -> NalbGroup:
         _meeting = meet(dist.PrefixStore(NAME, store), rank, size)
         if size > 1 and os.environ.get("NALB_SCHEME") != GLOO.name:
             _job = TorchJob(dist.PrefixStore(f"{NAME}{_meeting}", store), rank, size, options.timeout)
-            if not _notes_exits:
-                _notes_exits = True
-                _note_exits()
+            _note_exits()
             # A thread that the interpreter's end meets within torch would end the process by SIGABRT. A child that multiprocessing
             # has forked runs finalizers at its end, and nothing of atexit.
             atexit.register(_leave)

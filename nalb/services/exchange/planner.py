@@ -56,8 +56,8 @@ class Planner:
         self._slots, self._own, self._rules = slots, own, rules
         self._trust, self._early = Trust(rules), EarlyPlans(rules)
         self._begins_block = False
-        # Whether an iteration by plan has been judged since the last one that was not, and since the block began.
         self._is_far = False  # delay counted when the last plan was made
+        # Whether an iteration by plan has been judged since the last one that was not, and since the block began.
         self._is_fresh = False
         self._layout: Layout | None = None
 
@@ -211,9 +211,8 @@ class Planner:
             return []
         pace = known.pace(plan.predicted_s, self.layout)
         self._is_far = pace is not None and delay_counts(pace.round_trip_s, pace.links_s)
-        may_have = self._trust.allow_window(
-            self._ignores_late
-        )  # counts iterations also where windows do not depend on it
+        # asked also where windows do not depend on it: it counts iterations
+        may_have = self._trust.allow_window(self._ignores_late)
         return choose_windows(pace, lambda: may_have)
 
     @property
