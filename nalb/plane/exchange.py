@@ -131,7 +131,7 @@ class AgentExchange:
         self.residuals = None
 
     def write_kept(self, path: Path) -> None:
-        """Write what rounding took to a file, while no sum is under way; no file where nothing was rounded. Raises MachineError."""
+        """Write what rounding took to a file, while no sum is under way; no file where nothing was rounded."""
         if self.residuals is None:
             path.unlink(missing_ok=True)  # of an earlier run
         else:

@@ -125,6 +125,7 @@ class Front:
         self.by_plane = 0  # sums that went by the plane
         # Whether a script is ended that waits for GRACE_S and has not heard of an error, or waits where none is heard.
         self.ends_script = True
+        self.is_let_go = False  # the script has destroyed its group: it waits for no rank of this job any more
         # Whether a thread, by Python's number, waits for other ranks just then, not here.
         self.waits_elsewhere: Callable[[int], bool] = lambda _: False
         # Why it waits elsewhere for what cannot come; None: it does not, or this was answered before. Asked each LOOK_S.
@@ -375,7 +376,7 @@ class Front:
         assert error is not None
         while monotonic() - since_s < GRACE_S:
             sleep(min(STUCK_CHECK_S, GRACE_S))
-            if self._is_leaving:
+            if self._is_leaving or self.is_let_go:
                 return
             looks = [one.is_at_work() for one in threads]  # at each thread, whatever another does
             is_at_work = any(looks) and not self.spins

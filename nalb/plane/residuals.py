@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from nalb.errors import MachineError, one_line
+from nalb.errors import one_line
 from nalb.plane.pushing import Cut
 from nalb.process.private_file import open_private
 
@@ -39,7 +39,9 @@ class Residuals:
         return self._values[cut.tensor[index]][cut.start[index] : cut.stop[index]]
 
     def write(self, path: Path) -> None:
-        """Write all to a file of the owner's alone, wholly or not at all. Raises MachineError."""
+        """Write all to a file of the owner's alone. Where it cannot be written, there is none, and a warning: a restart loses one
+        rounding.
+        """
         unfinished = path.with_name(f"{path.name}.part")
         names = (f"{k} {dtype}" for k, (_, dtype) in enumerate(self._tensors))
         try:
@@ -47,9 +49,13 @@ class Residuals:
                 np.savez(file, **dict(zip(names, self._values, strict=True)))
             os.replace(unfinished, path)
         except OSError as error:
-            with suppress(OSError):
-                unfinished.unlink()  # else a full disk stays full
-            raise MachineError(f"cannot write what rounding took to {path} ({error}): free the folder's disk") from None
+            log.warning("cannot write what rounding took to %s (%s): free the folder's disk", path, error)
+            for one in (
+                unfinished,
+                path,
+            ):  # else a full disk stays full, and an earlier run's file is taken for this one's
+                with suppress(OSError):
+                    one.unlink()
 
     @classmethod
     def read(cls, path: Path) -> "Residuals | None":

@@ -224,9 +224,12 @@ class NalbGroup(dist.ProcessGroup):  # type: ignore[misc]
         global _job
         if self._nccl is not None:
             self._nccl.shutdown()
-        if self._is_default and self._job is not None and sys.exc_info()[1] is None:
-            self._job.leave()
-            _job = None
+        if self._is_default and self._job is not None:
+            if self._job.front is not None:
+                self._job.front.is_let_go = True
+            if sys.exc_info()[1] is None:
+                self._job.leave()
+                _job = None
         self._job = None
 
 

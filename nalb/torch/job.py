@@ -33,6 +33,7 @@ WAITING = tuple(os.path.dirname(one.__file__) + os.sep for one in (torch.autogra
 ALONE = "127.0.0.1"  # the address of a rank that has no others
 TURN_S = 60.0  # for which torch's store is asked to wait at a time
 ANSWER_S = 10.0  # that torch's store may take for an answer
+WORD_S = 2.0  # that it may take at the end of a rank that fails: others wait for what this one tells
 CUT_OFF_LOOKS = 2  # in a row at which gloo has lost a connection: it takes a moment to raise an error
 FIRST_LOOK_S, LONGEST_LOOK_S = 0.01, 1.0  # between looks at the words of ranks that may have ended
 LEAST_S = 0.002  # of a wait: torch counts milliseconds, and waits without limit for none
@@ -46,6 +47,7 @@ class TorchJob:
 
     def __init__(self, store: dist.Store, rank: int, size: int, timeout: timedelta, ends_script: bool = True):
         """ends_script: whether a script that waits in gloo when the job fails is ended; otherwise gloo's timeout tells it."""
+        self._store, self._rank = store, rank
         own_host = own_machine(os.environ), os.environ.get("LOCAL_WORLD_SIZE", "1") != "1"
         machines = machines_of([tuple(one) for one in _told_by_all(store, "host", rank, size, own_host, "0")])
         firsts = [ranks[0] for ranks in machines]
@@ -83,12 +85,15 @@ class TorchJob:
 
     def _why_in_vain(self) -> str | None:
         """Why this rank waits in gloo for what cannot come; answered once."""
-        self._cut_off = self._cut_off + 1 if any(one.is_cut_off() for one in self._gloo) else 0
+        groups = [*self._gloo, *(() if self.machine is None else self.machine.at_home)]
+        self._cut_off = self._cut_off + 1 if any(one.is_cut_off() for one in groups) else 0
         is_sure = self._cut_off == CUT_OFF_LOOKS
         return "waits for other ranks in gloo, which has lost a connection to one of them" if is_sure else None
 
     def leave(self, failed: str | None = None, cause: Cause = Cause.SCRIPT) -> None:
         """Leave the job. failed, cause: why the script ends, where it waits for no other rank."""
+        if failed is not None and self.machine is not None:
+            failed = self._first_word(self.machine.number, failed)
         if self.front is not None:
             if failed is not None and self.front.ends_script:
                 with suppress(OSError):  # this process has no descriptor left
@@ -98,6 +103,16 @@ class TorchJob:
         if self.machine is not None:
             self.machine.close()
         close_gpus()
+
+    def _first_word(self, machine: int, failed: str) -> str:
+        """Why the first rank of this machine to fail does so. The others' gloo tells them that a connection is lost, and no more.
+
+        Only the machine's first rank can tell other machines.
+        """
+        own = failed if self.front is not None else f"has rank {self._rank}, which {failed}"
+        with suppress(JobFailed, RuntimeError):  # the store is gone
+            return str(_asked(partial(self._store.compare_set, f"failed{machine}", "", own), WORD_S, "0"), "utf-8")
+        return failed
 
 
 def meet(store: dist.Store, rank: int, size: int) -> str:

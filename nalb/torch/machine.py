@@ -35,16 +35,19 @@ class Machine:
 
     def __init__(self, machines: list[list[int]], rank: int, front: Front | None, new_gloo: NewGloo):
         """front: the first rank's; the others have none."""
-        number = next(index for index, ranks in enumerate(machines) if rank in ranks)
-        ranks = machines[number]
+        self.number = next(index for index, ranks in enumerate(machines) if rank in ranks)
+        ranks = machines[self.number]
         self._front = front
         self._lock = Lock()
         self._begun: list[dist.Work] = []  # sums that may be under way
         place = ranks.index(rank), len(ranks)  # a rank alone is a group of one, in which sums and copies do nothing
-        self._sums = new_gloo(f"machine{number}/sums", *place)
-        self._copies = new_gloo(f"machine{number}/copies", *place)
+        self._sums = new_gloo(f"machine{self.number}/sums", *place)
+        self._copies = new_gloo(f"machine{self.number}/copies", *place)
+        self.at_home = self._sums, self._copies
         if front is not None:
-            self.out = new_gloo("machines", number, len(machines))
+            self.out = new_gloo("machines", self.number, len(machines))
+            for one in self.at_home:
+                one.is_watched = True
             self._outward = ThreadPoolExecutor(1, "nalb-out")
             self._homeward = ThreadPoolExecutor(1, "nalb-home")
 
@@ -66,7 +69,7 @@ class Machine:
             self._sums.group.allreduce([tensor.clone()])
             return self._copies.group.broadcast(tensor, 0)
         work = SumWork(tensor)
-        at_home = self._sums.group.allreduce([tensor])
+        at_home = self._sums.begun(self._sums.group.allreduce([tensor]))
         gone = self._outward.submit(self._go_out, self._front, tensor, group, at_home)
         self._homeward.submit(self._come_home, tensor, gone, work)
         return work
@@ -78,7 +81,7 @@ class Machine:
     def _come_home(self, tensor: torch.Tensor, gone: "Future[dist.Work]", work: SumWork) -> None:
         try:
             gone.result().wait()
-            self._copies.group.broadcast(tensor, 0).wait()
+            self._copies.begun(self._copies.group.broadcast(tensor, 0)).wait()
             work.complete()
         except Exception as error:
             work.complete(error)

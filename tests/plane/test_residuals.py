@@ -1,8 +1,9 @@
-"""Files of what rounding took: damage costs one rounding, and a full disk leaves nothing behind."""
+"""Files of what rounding took: damage costs one rounding, and so does a full disk."""
+
+import resource
 
 import pytest
 
-from nalb.errors import MachineError
 from nalb.plane.residuals import Residuals
 from tests.plane.test_pushing import cut_of
 
@@ -36,12 +37,23 @@ def test_a_damaged_file_is_no_error(kept, tmp_path, caplog):
     assert not caplog.text
 
 
-def test_a_folder_that_cannot_be_written_to_keeps_no_part(kept, tmp_path):
+@pytest.fixture
+def small_files():
+    """Files take 100 bytes here, as on a disk that is full after them."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+@pytest.mark.usefixtures("small_files")
+def test_a_full_disk_costs_one_rounding_and_ends_no_job(kept, tmp_path, caplog):
     path = tmp_path / "kept.npz"
-    path.mkdir()  # in place of the file
-    with pytest.raises(MachineError, match="cannot write what rounding took"):
-        kept.write(path)
-    assert list(tmp_path.iterdir()) == [path]
+    path.touch()  # of an earlier run
+    kept.write(path)
+    assert f"cannot write what rounding took to {path} ([Errno 27] File too large)" in caplog.text
+    assert not list(tmp_path.iterdir())
+    assert Residuals.read(path) is None
 
 
 def test_sums_of_another_dtype_get_nothing_of_what_was_kept(kept, tmp_path):

@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 from nalb.plane import front as fronts
+from nalb.torch.backend import current_job
 from nalb.torch.gloo import Gloo
 from nalb.torch.works import SumWork
 
@@ -23,6 +24,8 @@ LEARNED = 2  # the step whose first sum completes a pattern that has come twice:
 DEVICE = os.environ.get("DEVICE", "cpu")
 how, rank = sys.argv[1], int(os.environ["RANK"])
 torch.set_num_threads(1)
+if ranks_of_a_machine := int(os.environ.get("RANKS_OF_A_MACHINE", "0")):
+    os.environ |= {"NALB_NODE": f"m{rank // ranks_of_a_machine}", "LOCAL_WORLD_SIZE": str(ranks_of_a_machine)}
 dist.init_process_group("nalb")
 other = dist.new_group(backend="gloo") if how == "cut off" else None
 groups = [None, dist.new_group()] if how == "groups in another order" else [None]
@@ -114,7 +117,8 @@ for step in range(1_000_000):
                 exit_before_the_agent_knows()
             dist.barrier()
         if how == "cut off" and rank == 0:
-            gloo = dist.group.WORLD.gloo
+            machine = current_job().machine
+            gloo = machine.at_home[0] if machine else dist.group.WORLD.gloo
             # in place of a collective that misses what follows, as gloo's do now and then
             gloo.begun(SumWork(torch.zeros(1)))
             cut(gloo)

@@ -1,9 +1,11 @@
-"""Rank 1 ends, and rank 0 computes on for longer than nalb waits for a script, until it hears of it. survivors.py HOW
+"""Rank 1 ends, and rank 0 goes on for longer than nalb waits for a script. survivors.py HOW
 
-HOW: rank 0 computes a "backward" pass, or trains in a "thread" beside its main thread, while another one makes the last sum.
+HOW: before it hears of the end, rank 0 computes a "backward" pass, or trains in a "thread" beside its main thread, while another
+thread makes the last sum. Or it hears of the end at once, and goes on with a group of "gloo".
 """
 
 import os
+import subprocess
 import sys
 import threading
 import time
@@ -41,7 +43,7 @@ def train(how: str) -> None:
     begun_s = time.monotonic()
     if loss is not None:
         loss.backward()
-    else:
+    elif how != "gloo":
         while time.monotonic() < begun_s + COMPUTES_S:
             pass
     print(f"computed for {time.monotonic() - begun_s:.1f} s", flush=True)
@@ -50,10 +52,32 @@ def train(how: str) -> None:
             dist.all_reduce(torch.ones(5000))
     except RuntimeError as error:
         print("caught", error, flush=True)
+        if how == "gloo":
+            go_on_with_gloo()
+
+
+def go_on_with_gloo() -> None:
+    """Wait for longer than nalb waits for a script, in another group: its other rank comes late."""
+    dist.destroy_process_group()
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True)
+    other = subprocess.Popen([sys.executable, __file__, "late", str(store.port)])
+    meet_by_gloo(store, 0)
+    assert other.wait() == 0
+    print("went on", flush=True)
+
+
+def meet_by_gloo(store: dist.TCPStore, rank: int) -> None:
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
+    dist.barrier()
+    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
+    if sys.argv[1] == "late":
+        time.sleep(COMPUTES_S)
+        meet_by_gloo(dist.TCPStore("127.0.0.1", int(sys.argv[2])), 1)
+        sys.exit()
     dist.init_process_group("nalb")
     if sys.argv[1] == "thread":
         training = threading.Thread(target=train, args=("thread",))

@@ -70,6 +70,21 @@ def test_ranks_of_a_machine_sum_among_themselves_first() -> None:
 
 
 @pytest.mark.torch
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ("exception", ["worker m0 has rank 1, which failed: ValueError: the data are gone"]),
+        ("finally", ["worker m0 has rank 1, which failed: ValueError: the data are gone"]),
+        ("cut off", ["gloo, which has lost a connection"]),
+    ],
+)
+def test_what_ends_a_rank_that_is_not_its_machines_first_is_told_on_all_machines(how: str, words: list[str]) -> None:
+    ended = ranks.run("endings.py", how, size=4, within_s=60.0, RANKS_OF_A_MACHINE="2", **BY_PLANE)
+    require_named(ended, *words)
+    assert words[0] in ended[2].output, [one.output[-3000:] for one in ended]
+
+
+@pytest.mark.torch
 def test_machines_of_hosts() -> None:
     from nalb.torch.machine import machines_of
 
@@ -172,6 +187,13 @@ def test_a_script_that_computes_for_long_while_another_rank_dies_hears_of_it(how
     survivor, dead = ranks.run("survivors.py", how, size=2, within_s=100.0, **BY_PLANE)
     assert dead.code == 9
     assert (survivor.code, "caught " in survivor.output) == (0, True), survivor.output[-3000:]
+
+
+@pytest.mark.torch
+def test_a_script_that_has_destroyed_its_group_goes_on_with_gloo() -> None:
+    survivor, dead = ranks.run("survivors.py", "gloo", size=2, within_s=100.0, **BY_PLANE)
+    assert dead.code == 9
+    assert (survivor.code, "went on\n" in survivor.output) == (0, True), survivor.output[-3000:]
 
 
 @pytest.mark.torch
