@@ -257,22 +257,32 @@ class RankIterations:
 
     def _end_iteration(self) -> None:
         assert self._plan is not None
+        assert self._cut is not None
+        assert self._progress is not None
         end_s, cpu_s = time.monotonic(), time.process_time() - self._cpu_before_s
-        self._progress = None
+        is_whole, self._progress = self._progress.tensors == len(self._cut.elements), None
         if (sums := self._exchange.end()) is not None:
             m.require_fit(sums)
             self._client.send(sums)
-        self._report_done(self._plan, self._plan_wait_s, self._started_s or end_s, self._computed_s, end_s, cpu_s)
+        started_s = self._started_s or end_s
+        self._report_done(self._plan, self._plan_wait_s, started_s, self._computed_s, end_s, cpu_s, is_whole)
 
     def _waited_s(self, asked_s: float, planned_s: float) -> float:
         """The part of the wait for a plan that lies after the last iteration's end: the script may ask before that."""
         return max(0.0, planned_s - max(asked_s, self._last_end_s))
 
     def _report_done(
-        self, plan: m.Plan, plan_wait_s: float, started_s: float, computed_s: float, end_s: float, cpu_s: float | None
+        self,
+        plan: m.Plan,
+        plan_wait_s: float,
+        started_s: float,
+        computed_s: float,
+        end_s: float,
+        cpu_s: float | None,
+        is_whole: bool = True,
     ) -> None:
         self._client.note(exchanging=-1)
         iteration, took_s = self._protocol.iteration, end_s - self._last_end_s
-        done = m.Done(iteration, end_s - started_s, took_s, plan_wait_s, started_s, end_s, computed_s, cpu_s)
+        done = m.Done(iteration, end_s - started_s, took_s, plan_wait_s, started_s, end_s, computed_s, cpu_s, is_whole)
         self._client.send(done, waits=iteration < plan.until)
         self._last_end_s, self._plan = end_s, None

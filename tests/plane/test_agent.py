@@ -113,9 +113,10 @@ def own_kilobytes(pid):
 
 
 @pytest.mark.filterwarnings("ignore:invalid value")
-def test_sums_of_three_ranks(environment):
+def test_sums_of_three_ranks(environment, tmp_path):
     """Several registrations, a broken-off iteration, calls without a plan, and a good end; digests check every slice too."""
     environment.setenv("NALB_VERIFY_SUMS", "1")
+    environment.setenv("NALB_SAMPLES", str(tmp_path / "samples.jsonl"))
     random, size = np.random.default_rng(0), 3
     fronts = [PlainFront(rank, size) for rank in range(size)]
     meet(fronts)
@@ -148,6 +149,9 @@ def test_sums_of_three_ranks(environment):
         front.leave()
     assert [front.agent.wait(LIMIT_S) for front in fronts] == [0] * size
     assert are_gone()
+    ended = [one.iteration for one in read_events(tmp_path) if isinstance(one, IterationEvent)]
+    assert set(range(3)) < set(ended)
+    assert 3 not in ended, "its times are no iteration's"
 
 
 def rounded_sums(fronts, random, rounds):

@@ -378,13 +378,16 @@ class Iterations:
         return None
 
     def _complete(self, now_s: float) -> Failure | None:
-        """Close the books of the iteration; READY for the next one, unless the job is over."""
+        """Close the books of the iteration, unless it was broken off; READY for the next one, unless the job is over."""
         assert self._plan is not None
         layout = self._planner.layout
         node_of_rank = {server.rank: server.hello.node for server in self._members.servers}
         if self._settings.verify_sums and (why := check_sums(layout, self._plan.message, self._progress, node_of_rank)):
             return why
-        self._books.close(self.number, self._plan, self._passing.most, now_s)
+        if all(
+            worker.done is None or worker.done.is_whole for worker in self._progress.workers
+        ):  # else its times tell nothing
+            self._books.close(self.number, self._plan, self._passing.most, now_s)
         self.phase = "READY"
         return None
 

@@ -90,6 +90,7 @@ class Done(Message, frozen=True):
     finished_s: float  # moment of the last pull
     computed_s: float | None = None  # moment when its gradients were complete; None: not known
     cpu_s: Seconds | None = None  # CPU time of its process since then; None: not known
+    is_whole: bool = True  # it summed all registered tensors, and was not broken off
 
 
 class Collected(Message, frozen=True):

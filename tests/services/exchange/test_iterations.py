@@ -84,10 +84,11 @@ class Agents:
         iteration = plan.iteration
         self.say(rank, wire.Report(self.now_s, iteration, rows[rank], 0, computed=iteration, iteration=iteration))
 
-    def done(self, rank, plan, begun_s, wait_s):
+    def done(self, rank, plan, begun_s, wait_s, is_whole=True):
         """A rank has its sums, now."""
         took_s = self.now_s - begun_s
-        self.say(rank, m.Done(plan.iteration, took_s, took_s + wait_s, wait_s, begun_s, self.now_s, begun_s))
+        done = m.Done(plan.iteration, took_s, took_s + wait_s, wait_s, begun_s, self.now_s, begun_s, is_whole=is_whole)
+        self.say(rank, done)
         assert not any(isinstance(one, m.Collect) for one in self.sent), "an agent has reported all when it is done"
 
     def iterate(self, rates):
@@ -256,3 +257,25 @@ def test_a_scheme_that_fails_while_plans_are_early_fails_in_the_iteration_that_i
     (failure,) = [one.failure for one in failures]
     assert (failure.cause, failure.phase, failure.iteration) == (Cause.REFUSED, Phase.PLAN, FAILS_AT)
     assert agents.iteration == FAILS_AT - 1, "that one was planned while the iteration before it was under way"
+
+
+@pytest.mark.jobs
+def test_an_iteration_that_was_broken_off_teaches_nothing():
+    agents = Agents("float32")
+    for _ in range(5):
+        agents.iterate(SLOW_BYTES_PER_S)
+    begun_s = agents.now_s + 0.01
+    plan, rows, _ = agents.exchange(SLOW_BYTES_PER_S, begun_s)
+    agents.now_s = begun_s + 1e-3  # of the time that all tensors would take
+    for rank in range(3):
+        agents.report(rank, plan, {rank: rows[rank][:1]})
+        agents.done(rank, plan, begun_s, 0.0, is_whole=False)
+    for rank in range(3):
+        agents.say(rank, m.Register(SPECS, 1, "float32"))
+    agents.iteration = agents.last(m.Setup).iteration
+    after = [agents.iterate(SLOW_BYTES_PER_S) for _ in range(3)]
+    assert len(after) == 3
+    numbers = [one.iteration for one in agents.events(IterationEvent)]
+    assert plan.iteration not in numbers
+    took_s = [max(one.communication_s.values()) for one in agents.events(IterationEvent)]
+    assert max(took_s[-3:]) <= 1.05 * took_s[4]
