@@ -6,6 +6,7 @@ the holder of lowest rank pushes the file and the others push zeros. Numbers and
 servers add up exactly.
 """
 
+from math import ceil
 from typing import Any
 
 import mxnet as mx
@@ -18,7 +19,9 @@ from nalb.checkpoints.file import DIGEST_BYTES
 from nalb.errors import StoreError
 from nalb.planning.stock import STOCK_KEYS
 
-PIECE_ELEMENTS = 1 << 18  # each element carries two bytes of the file
+# Each element carries two bytes of the file.
+PIECE_ELEMENTS = 1 << 18  # through MXNet's own servers, which keep an array of this size
+PIECE_ELEMENTS_MOST = 1 << 22  # through nalb's: each piece costs round trips, and a worker up to three arrays of 16 MiB
 SIZES_KEY, TABLE_KEY, FILE_KEY = range(STOCK_KEYS - 3, STOCK_KEYS)  # SIZES_KEY: batching.py's; Gluon counts from 0
 NUMBER_BYTES = 8
 _made: set[int] = set()  # keys that MXNet's own servers have: a second init of a key would count as a worker's push
@@ -45,11 +48,14 @@ def agree(store: KVStoreBase, iteration: int, data: bytes | None) -> bytes | Non
 
 
 def _send(store: KVStoreBase, data: bytes | None, size_bytes: int) -> bytes:
+    elements = PIECE_ELEMENTS
+    if isinstance(store, NALB):
+        elements = ceil(size_bytes / 2 / ceil(size_bytes / 2 / PIECE_ELEMENTS_MOST))  # pieces of one size
     pieces = []
-    for start in range(0, size_bytes, 2 * PIECE_ELEMENTS):
-        piece = np.zeros(PIECE_ELEMENTS, np.float32)
+    for start in range(0, size_bytes, 2 * elements):
+        piece = np.zeros(elements, np.float32)
         if data is not None:
-            part = halves(data[start : start + 2 * PIECE_ELEMENTS])
+            part = halves(data[start : start + 2 * elements])
             piece[: len(part)] = part
         pieces.append(whole(add_up(store, FILE_KEY, piece), size_bytes - start))
     return b"".join(pieces)

@@ -8,13 +8,14 @@ MXNet's `_create_kvstore` makes no store for one device unless its name contains
 import functools
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 import mxnet as mx
 from mxnet.kvstore.base import KVStoreBase
 from mxnet.ndarray import NDArray
 
 from kvstore_patch.store import names
+from nalb.errors import StoreError
 
 
 def install() -> None:
@@ -46,6 +47,7 @@ def install() -> None:
         # MXNet's own would not take a key twice, as two Trainers on a store have it in a job
         store.broadcast, store.pushpull = _broadcast_alone, _add_up_alone
         store.init = _init_alone
+        store.push = store.pull = store.row_sparse_pull = _push_alone
         alone: KVStoreBase = store
         return alone
 
@@ -61,6 +63,11 @@ def install() -> None:
 
 def _init_alone(key: object, value: Any) -> None:
     """Take a key of Module's, which then broadcasts nothing."""
+
+
+def _push_alone(key: object, *_: object, **__: object) -> NoReturn:
+    """Refuse, as nalb's store does in a job: MXNet's own would miss the key's init."""
+    raise StoreError(f"key {key!r}: {names.NO_PUSH}")
 
 
 def _broadcast_alone(key: object, value: Any, out: Any, priority: int = 0) -> None:

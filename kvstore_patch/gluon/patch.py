@@ -12,7 +12,9 @@
    by the sum.
 6. A Trainer sorts parameters by name, and Gluon counts layers in their names: dense10_ comes before dense9_. Where one worker has
    made a layer more than the others, its parameters would have other keys than theirs. With the patch, numbers in names count for
-   keys and for the order of sums. The Trainer's own order stays MXNet's, since saved optimizer states are numbered by it.
+   keys and for the order of sums. The Trainer's own order stays MXNet's, since saved optimizer states are numbered by it. Nadam and
+   LARS keep numbers that each update changes, so workers that update in different orders would drift apart. There all workers
+   update in the order of rank 0's Trainer.
 7. `mx.kv.create` of MXNet's own distributed stores knows nothing of encryption, which the shim does. The patch refuses them in a
    process that has keys but not the shim: ps-lite would talk in plain text.
 """
@@ -20,13 +22,14 @@
 import functools
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import mxnet as mx
 import numpy as np
 from mxnet.kvstore.base import KVStoreBase
 from mxnet.ndarray import NDArray
+from mxnet.optimizer import Updater
 
 from kvstore_patch.gluon import module_patch, stock
 from kvstore_patch.shim import Shim
@@ -36,6 +39,8 @@ from kvstore_patch.store.names import NAMES
 from nalb.errors import StoreError
 from nalb.process.address import own_name
 from nalb.transport import keys
+
+ORDERED = (mx.optimizer.Nadam, mx.optimizer.LARS)  # whose results depend on the order of updates
 
 
 @functools.cache
@@ -128,7 +133,15 @@ def install() -> None:
         holds_sums, self._has_sums = ignore_stale_grad and self._has_sums, False
         if holds_sums:
             _mark_gradients(self, fresh=True)
-        update(self, ignore_stale_grad)
+        updaters = self._updaters
+        if isinstance(self._kvstore, NALB) and isinstance(self.optimizer, ORDERED):
+            if not hasattr(self, "_places"):
+                self._places = _places_of_rank_0(self, self._kvstore)
+            self._updaters = [functools.partial(_update_in_order, one, self._places) for one in updaters]  # type: ignore[misc]
+        try:
+            update(self, ignore_stale_grad)
+        finally:
+            self._updaters = updaters
         if holds_sums:  # also where loss scaling has skipped the update
             _mark_gradients(self, fresh=False)
 
@@ -169,6 +182,24 @@ def _check_dense(trainer: mx.gluon.Trainer) -> None:
 def _trained(trainer: mx.gluon.Trainer) -> list[mx.gluon.Parameter]:
     """The parameters that are trained, in the order that all workers have in common."""
     return [parameter for parameter in trainer._alike if parameter.grad_req != "null"]
+
+
+def _places_of_rank_0(trainer: mx.gluon.Trainer, store: NALB) -> list[float]:
+    """The place that each of this Trainer's parameters has in rank 0's Trainer. All workers call it at once."""
+    own = {parameter.name: place for place, parameter in enumerate(trainer._params)}
+    names = [parameter.name for parameter in trainer._alike]
+    places = mx.nd.array([own[name] if store.rank == 0 else 0 for name in names])
+    store.add_up_once("order of updates", places)
+    of_name = dict(zip(names, places.asnumpy().tolist(), strict=True))
+    return [of_name[parameter.name] for parameter in trainer._params]
+
+
+def _update_in_order(updater: Updater, places: Sequence[float], *columns: Sequence[Any]) -> None:
+    """Call MXNet's updater with the parameters in another order.
+
+    places: of each parameter, by the Trainer's number. columns: numbers, gradients and weights.
+    """
+    updater(*zip(*sorted(zip(*columns, strict=True), key=lambda one: places[one[0]]), strict=True))
 
 
 def _mark_gradients(trainer: mx.gluon.Trainer, fresh: bool) -> None:

@@ -22,7 +22,7 @@ from kvstore_patch.keys.slots import DTYPES
 from kvstore_patch.store import ndarrays
 from kvstore_patch.store.calls import Arrays
 from kvstore_patch.store.exchange import WorkerExchange
-from kvstore_patch.store.names import TYPE
+from kvstore_patch.store.names import NO_PUSH, TYPE
 from nalb.errors import StoreError, listed
 from nalb.services.exchange.recorder import IterationRecorder, Key
 from nalb.settings import Settings, from_environment
@@ -106,7 +106,8 @@ class NALB(KVStoreBase):
 
     def _add_up(self, keys: Sequence[Key], values: Arrays, outs: Arrays, are_gradients: bool) -> None:
         call = self.exchange.prepare(keys, values, outs)
-        self.exchange.add_up(call, self._recorder.place(call.group), are_gradients)
+        if call.arrays:  # else all are empty: nothing is to be summed, and no iteration can be planned of that alone
+            self.exchange.add_up(call, self._recorder.place(call.group), are_gradients)
 
     def add_up_once(self, key: Key, array: NDArray) -> None:
         """Sum `array` over all workers in place, by a call that belongs to no iteration. Make the same call on every worker."""
@@ -181,10 +182,7 @@ class NALB(KVStoreBase):
 
     def push(self, key: Key, *_: object, **__: object) -> None:
         """Not supported: only sparse gradients need a push without its pull."""
-        raise StoreError(
-            f"key {key!r}: kvstore 'nalb' has no separate push and pull (sparse gradients need them): call "
-            "pushpull(key, value, out) with dense arrays (grad_stype='default')"
-        )
+        raise StoreError(f"key {key!r}: {NO_PUSH}")
 
     pull = row_sparse_pull = push
 

@@ -16,6 +16,11 @@ MXNETS_OWN = frozenset(  # kvstore.cc and comm.h, MXNet 1.9.1
 )
 ALIKE = 0.7  # difflib's ratio from which a name counts as a misspelt NAMES, such as 'nabl' or 'nalbb'
 
+NO_PUSH = (  # with NALB_ALONE=1 MXNet's own store says so too
+    "kvstore 'nalb' has no separate push and pull (sparse gradients need them): call pushpull(key, value, out) with dense arrays "
+    "(no sparse_grad, grad_stype='default')"
+)
+
 
 def is_in_job(environ: Mapping[str, str]) -> bool:
     """Whether this process is a worker of one of nalb's jobs, whoever launched it. A process with keys counts, so that it never

@@ -82,6 +82,13 @@ store.pushpull("loss", parts)
 assert [one.asnumpy().tolist() for one in parts] == [[3, 3]] * 2
 store.pushpull("loss", parts[0], out=(total := mx.nd.zeros(2)))
 assert total.asnumpy().tolist() == [3, 3]
+sparse = mx.gluon.nn.Embedding(3, 2, sparse_grad=True)
+sparse.initialize()
+trainer = mx.gluon.Trainer(sparse.collect_params(), "sgd", kvstore="nalb")
+with mx.autograd.record():
+    loss = sparse(mx.nd.ones(1)).sum()
+loss.backward()
+refused(lambda: trainer.step(1), "no separate push and pull (sparse gradients need them)")
 from nalb.mxnet import batching
 trainer = mx.gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 1.0}, kvstore=store)
 balancer = batching.join(store, 4)

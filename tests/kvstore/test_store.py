@@ -46,7 +46,7 @@ def run_job(tmp_path, *command, nodes=2, flags=(), timeout_s=120):
         ("reordered_sums,conv_input", "exact"),
         ("single_keys,slots_asked_for_last", "auto"),
         ("devices,keys_used_once,changing_calls,faults,empty_arrays,barriers", "auto"),
-        ("first_sums_overlap,forks,layers_made_apart,buckets,module_states", "auto"),
+        ("first_sums_overlap,forks,files,layers_made_apart,buckets,module_states", "auto"),
         ("local_steps,whole_numbers,sums_while_autograd_records,fails_before_a_fork", "auto"),
         ("stale_gradients,gluon,several_trainers,symbolic,by_type,cast,numpy_arrays", "auto"),  # with one word changed
         ("sums", "elastic"),

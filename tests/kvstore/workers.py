@@ -12,6 +12,7 @@ from mxnet import nd
 from mxnet.base import _LIB, check_call
 from mxnet.gluon import nn
 
+from kvstore_patch.gluon import agreement
 from kvstore_patch.store.exchange import JobFinished
 from nalb.errors import StoreError
 
@@ -200,13 +201,15 @@ def devices():
 
 
 def empty_arrays():
-    """Of size 0: one or one per device, with others, as all that an iteration has pushed when it is broken off."""
+    """Of size 0: one or one per device, with others, as all that a call pushes, as all that any call pushes."""
 
     def empty():
         with mx.util.np_shape(True):
             return [nd.zeros((0, 3), ctx=mx.cpu(device)) for device in range(2)]
 
     one, several, outs = empty()[0], empty(), empty()
+    for _ in range(3):
+        store.pushpull("alone", several, out=outs)
     for _ in range(3):
         full = [nd.ones((5,), ctx=mx.cpu(device)) for device in range(2)]
         store.pushpull(["one", "several", "full"], [one, several, full], out=[one, outs, full])
@@ -371,9 +374,27 @@ def slow_passes():
             assert (one.asnumpy() == COUNT * turn).all()
 
 
+def files():
+    """Rank 1's file comes to all, in few sums: far from the others each sum costs round trips."""
+    data = np.random.RandomState(3).bytes(2 * agreement.PIECE_ELEMENTS_MOST + 3)
+    sizes, add_up_once = [], store.add_up_once
+
+    def counted(key, array):
+        sizes.append(array.size)
+        add_up_once(key, array)
+
+    store.add_up_once = counted
+    try:
+        assert agreement.agree(store, 7, data if RANK == 1 else None) == data
+    finally:
+        del store.add_up_once
+    assert len(sizes) == 3, "the table of files and two halves"
+    assert max(sizes) <= agreement.PIECE_ELEMENTS_MOST
+
+
 def layers_made_apart():
     """Gluon counts a process's layers in their names; a worker that has made one more sums the same parameters as the others."""
-    for _ in range(8 + RANK):
+    for _ in range(9 - RANK):  # layers 9 and 10 on rank 0, of which MXNet updates 10 first
         nn.Dense(1)
     layers = nn.Dense(4, in_units=4, use_bias=False), nn.Dense(4, in_units=4, use_bias=False)
     net = nn.Sequential()
@@ -389,6 +410,22 @@ def layers_made_apart():
         trainer.step(COUNT)
     close(layers[0].weight.data(), np.full((4, 4), -4.0))
     close(layers[1].weight.data(), np.full((4, 4), 1 - 40.0))
+    alone = nn.Sequential()
+    alone.add(*(nn.Dense(4, in_units=4, use_bias=False, prefix=f"dense{number}_") for number in (9, 10)))
+    alone.initialize()
+    for one, like in zip(alone, layers, strict=True):
+        one.weight.set_data(like.weight.data())
+    for trained, where in ((net, store), (alone, None)):
+        trainer = mx.gluon.Trainer(
+            trained.collect_params(), "nadam", kvstore=where
+        )  # has a number that each update changes
+        for _ in range(3):
+            with mx.autograd.record():
+                loss = trained[0].weight.data().sum() + 10 * trained[1].weight.data().sum()
+            loss.backward()
+            trainer.step(COUNT if where else 1)
+    for one, like in zip(layers, alone, strict=True):
+        assert (one.weight.data() == like.weight.data()).asnumpy().all(), "as MXNet alone, on each worker"
 
 
 def first_sums_overlap():

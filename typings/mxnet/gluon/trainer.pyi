@@ -12,6 +12,7 @@ _create_kvstore: Callable[[KVStoreBase | str | None, int, Mapping[str, NDArray]]
 class Trainer:
     _alike: list[Parameter]  # ours
     _has_sums: bool  # ours
+    _places: list[float]  # ours
     _contexts: list[Context]
     _kv_initialized: bool
     _kvstore: KVStoreBase | None
