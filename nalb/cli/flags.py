@@ -20,11 +20,11 @@ from nalb.launch.encryption import Encryption
 from nalb.launch.frameworks import FRAMEWORKS, MXNET, TORCH, chosen, chosen_on
 from nalb.launch.hosts import load_hosts
 from nalb.live.following import check_port, metrics_beside
-from nalb.live.tail import newest_restart
 from nalb.measurement.estimators import DEFAULT_ESTIMATOR, ESTIMATORS
 from nalb.options import JOINT_BATCHING, NETWORK_PREDICTORS, PREDICTORS, STALENESS_MOST, JobOptions
 from nalb.planning.slices import Tensor
 from nalb.reporting.about_file import running, write_about
+from nalb.reporting.attempts import attempts_line
 from nalb.schemes import AUTO, GLOO, SCHEMES, Scheme
 from nalb.settings import batch_maxima
 from nalb.tokens.policies import FELAS, conflict
@@ -66,11 +66,11 @@ def schemes_help() -> str:
 
 
 def check_run(run_dir: Path) -> None:
-    """Raise InputError where there is no such directory. Says where a restarted run goes on, whose first attempt alone is read."""
+    """Raise InputError where there is no such directory. Prints which attempt of a restarted job it is, and why others failed."""
     if not os.path.isdir(run_dir):  # as False too where the name is too long
         raise InputError(f"{run_dir}: no such directory: give the run directory that the job printed, or its --out")
-    if newest := newest_restart(run_dir):
-        print(as_text(f"restarted: {run_dir / f'restart-{newest}'} is the newest attempt"))
+    if told := attempts_line(run_dir):
+        print(as_text(told))
 
 
 def add_place_flags(parser: argparse.ArgumentParser) -> "argparse._MutuallyExclusiveGroup":

@@ -8,7 +8,6 @@ holds a lock; the absence of both tells that the run is over, unless no command 
 Choice not taken: to connect to that socket, which tells the same events, and those before it not at all.
 """
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,11 +15,11 @@ from pathlib import Path
 from nalb.errors import InputError
 from nalb.events import AnyEvent
 from nalb.reporting.about_file import ABOUT, is_held
+from nalb.reporting.attempts import RESTART
 from nalb.reporting.run_file import event_of
 
 SAMPLES = "samples.jsonl"
 PASSED_OVER = b'{"event":"samples"'
-RESTART = re.compile(r"restart-([1-9][0-9]*)")
 READ_MOST = 1 << 24  # bytes that are read at once
 
 

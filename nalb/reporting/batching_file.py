@@ -18,7 +18,7 @@ class BatchingResult(msgspec.Struct, forbid_unknown_fields=True):
     together: bool  # true: workers wait for each other in every iteration; false: each goes on by itself
     sizes: list[list[int]]
     compute_s: list[list[float]]  # the time from the batch to the last gradient, without communication
-    period_s: list[list[float]]  # the time from one batch to the next
+    period_s: list[list[float]]  # the time from the batch before to this one; 0 for the first
     wait_s: list[list[float]]  # the part of the period spent waiting for the batch size
     loss: float | None  # the loss of rank 0's last epoch
     accuracy: float | None  # the accuracy after that epoch
@@ -29,11 +29,14 @@ class BatchingResult(msgspec.Struct, forbid_unknown_fields=True):
         return next((updates for updates, reached in self.curve if reached >= accuracy), None)
 
     def seconds_of(self, updates: int) -> float:
-        """The time that rank 0, which makes the tests, took for its first `updates` updates, tests included."""
+        """The time from the first to the last of rank 0's first `updates` batches, tests between them included.
+
+        Rank 0 makes the tests. Its last one of these updates, and the test after it, are not in this time.
+        """
         return sum(period_s[0] for period_s in self.period_s[:updates])
 
     def seconds_to(self, accuracy: float) -> float | None:
-        """The time after which a test first reached the accuracy; None where none did."""
+        """The `seconds_of` the updates after which a test first reached the accuracy; None where none did."""
         updates = self.updates_to(accuracy)
         return None if updates is None else self.seconds_of(updates)
 

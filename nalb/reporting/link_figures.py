@@ -1,6 +1,7 @@
 """Draws figures of links: measured and configured rates over the run, and the throughput inside one iteration."""
 
 import statistics
+from collections.abc import Iterable
 from itertools import pairwise
 
 import numpy as np
@@ -124,7 +125,7 @@ def _interest(scheme: str) -> int:
     return 0 if record == SCHEMES[AUTO] else 2 - record.follows_estimates
 
 
-def binned_rates(rows: list[Row], nodes: int, edges_us: Floats) -> tuple[Floats, Floats]:
+def binned_rates(rows: Iterable[Row], nodes: int, edges_us: Floats) -> tuple[Floats, Floats]:
     """(up, down) throughput in bytes per second, each of shape (nodes, bins); messages are spread evenly over their transfer.
 
     A message counts as up at its source and as down at its target; a message within a node does not count. The sum over the
@@ -149,9 +150,10 @@ def throughput_inside(record: Record) -> Figure:
     if chosen is None:
         return notice(NO_SAMPLES)
     scheme, number, step = chosen
-    first_us, last_us = min(row[4] for row in step.rows), max(max(row[5], row[4] + 1) for row in step.rows)
+    rows = list(step.rows)
+    first_us, last_us = min(row[4] for row in rows), max(max(row[5], row[4] + 1) for row in rows)
     edges_us = np.linspace(first_us, last_us, BINS + 1)
-    up, down = binned_rates(step.rows, len(step.nodes), edges_us)
+    up, down = binned_rates(rows, len(step.nodes), edges_us)
     figure, panels = grid(len(step.nodes), 3 if len(step.nodes) != 4 else 2, 1.6)
     edges_s = (edges_us - first_us) / 1e6
     highest = [0.0]

@@ -19,6 +19,7 @@ from matplotlib.figure import Figure
 
 from nalb.errors import InputError, MachineError, is_full
 from nalb.reporting.about_file import About, read_about
+from nalb.reporting.attempts import attempts_line
 from nalb.reporting.batch_figures import batch_rows, batches_over_run
 from nalb.reporting.batching_file import read_batchings
 from nalb.reporting.drawing import png
@@ -184,15 +185,15 @@ def run_dirs(directory: Path) -> list[Path]:
 
 def pages_of(run_dir: Path) -> list[Page]:
     """The pages of a run directory's report. Raises InputError where the run cannot be read."""
-    timeline = read_timeline(run_dir)
+    timeline, attempts = read_timeline(run_dir), attempts_line(run_dir)
     pages = []
     if timeline.tokens:
-        pages.append(Page(TOKENS_PAGE, TOKEN_FIGURES, timeline, render_tokens))
+        pages.append(Page(TOKENS_PAGE, TOKEN_FIGURES, timeline, partial(render_tokens, attempts=attempts)))
     if timeline.batches:
-        pages.append(Page(BATCHING_PAGE, BATCH_FIGURES, timeline, render_batches))
+        pages.append(Page(BATCHING_PAGE, BATCH_FIGURES, timeline, partial(render_batches, attempts=attempts)))
     if (run_dir / "run.json").exists() or timeline.has_events or not pages:
-        about = read_about(run_dir)
-        pages.insert(0, Page(PAGE, FIGURES, record_of(run_dir), partial(render, about=about)))
+        how = partial(render, about=read_about(run_dir), attempts=attempts)
+        pages.insert(0, Page(PAGE, FIGURES, record_of(run_dir, timeline), how))
     return pages
 
 
@@ -230,8 +231,11 @@ def write_report(run_dir: Path, force: bool, on_figure: Callable[[str], None]) -
     return pages
 
 
-def render(record: Record, pictures: Mapping[str, bytes], about: About | None = None) -> str:
-    """Render a comparison or a job as HTML. `pictures`: PNG bytes by file name. about: None: not known."""
+def render(record: Record, pictures: Mapping[str, bytes], about: About | None = None, attempts: str = "") -> str:
+    """Render a comparison or a job as HTML. `pictures`: PNG bytes by file name. about: None: not known.
+
+    attempts: the line on the attempts of a job that was started again; of the other pages, too.
+    """
     rows, found = summarise(record), paces(record)
     ours = favourite([row.scheme for row in rows])
     found.sort(key=lambda pace: pace.scheme != ours)
@@ -245,6 +249,7 @@ def render(record: Record, pictures: Mapping[str, bytes], about: About | None = 
         else f"{record.run.workload} on {record.run.network}",
         headline=headline(record, rows, found),
         origin=origin(about),
+        attempts=attempts,
         rows=rows,
         is_training=is_training(record),
         verdicts=[*verdicts(rows), *level_bounds(record), *precision_lines(record.steps), *shared_uplinks(record)],
@@ -263,19 +268,20 @@ def render(record: Record, pictures: Mapping[str, bytes], about: About | None = 
     )
 
 
-def render_batches(timeline: Timeline, pictures: Mapping[str, bytes]) -> str:
+def render_batches(timeline: Timeline, pictures: Mapping[str, bytes], attempts: str = "") -> str:
     """Render the run's batches as HTML. `pictures`: PNG bytes by file name."""
-    rows = batch_rows(timeline)
-    return _filled("batching.html", BATCH_FIGURES, pictures, title="Batch sizes", batches=timeline.batches, rows=rows)
+    told = {"title": "Batch sizes", "attempts": attempts, "batches": timeline.batches, "rows": batch_rows(timeline)}
+    return _filled("batching.html", BATCH_FIGURES, pictures, **told)
 
 
-def render_tokens(timeline: Timeline, pictures: Mapping[str, bytes]) -> str:
+def render_tokens(timeline: Timeline, pictures: Mapping[str, bytes], attempts: str = "") -> str:
     """Render the run's tokens as HTML. `pictures`: PNG bytes by file name."""
     return _filled(
         "tokens.html",
         TOKEN_FIGURES,
         pictures,
         title="Tokens",
+        attempts=attempts,
         iterations=len(timeline.tokens),
         workers=worker_rows(timeline),
         shapes=shape_rows(timeline),

@@ -7,7 +7,7 @@ A value that no file states stays None or empty here, and no figure may fill it 
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, islice
 from pathlib import Path
@@ -33,7 +33,7 @@ from nalb.events import (
 )
 from nalb.planning.precisions import STEPS
 from nalb.planning.slices import size_bytes, value_dtype
-from nalb.reporting.run_file import LONGEST_S, WARM_UP, RunFile, SchemeResult, read_events, read_run
+from nalb.reporting.run_file import LONGEST_S, WARM_UP, RunFile, SchemeResult, event_of, placed_events, read_run
 from nalb.units import GOODPUT_PART
 
 SATURATED_PART = 0.85  # a node that moved at least this part of its link's capacity was limited by that link
@@ -43,13 +43,43 @@ LARGEST_BYTES = 1e15  # a larger message means a damaged file
 
 
 @dataclass(frozen=True)
+class StoredRows(Collection[Row]):
+    """The messages of an iteration, read anew by each loop over them. They are not kept, since a long job has millions."""
+
+    path: Path
+    at_byte: int  # where the line of their event begins
+    count: int
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __contains__(self, row: object) -> bool:
+        return row in self._read()
+
+    def __iter__(self) -> Iterator[Row]:
+        return iter(self._read())
+
+    def _read(self) -> list[Row]:
+        where = f"{self.path}, byte {self.at_byte}"
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self.at_byte)
+                event = event_of(file.readline(), where)
+        except OSError as error:
+            raise InputError(f"{self.path}: {error.strerror}; make it a readable file") from None
+        if not isinstance(event, SamplesEvent) or len(event.rows) != self.count:
+            raise InputError(f"{where}: another program has changed the file; give the command again")
+        return event.rows
+
+
+@dataclass(frozen=True)
 class Step:
     """One iteration of one scheme."""
 
     place: int  # its number among all iterations of the run
     begin_s: float  # the end of the iteration before it; its own end if there is none
     event: IterationEvent
-    rows: list[Row]  # its messages; empty where it was not measured
+    rows: Collection[Row]  # its messages; empty where it was not measured
     rows_at_s: float = 0.0  # the time from which the rows' times count
     ready: ReadyEvent | None = None  # of its job; None: not known
     layout: LayoutEvent | None = None  # how its tensors were cut; None: not known
@@ -213,19 +243,25 @@ class TokenTimes(NamedTuple):
         return TokenTimes(given_s, inputs_s, max(inputs_s, done_s - 1e-6 * row.compute_us), done_s)
 
 
-def read_record(run_dir: Path) -> Record:
-    """Read both files of a run directory. Raises InputError, which names the file and its fault."""
-    record = Record(run=read_run(run_dir))
-    _read_into(record, run_dir)
+def read_record(run_dir: Path, timeline: Timeline | None = None) -> Record:
+    """Read both files of a run directory. timeline: of samples.jsonl, if that is read already; None: it is not.
+
+    Raises InputError, which names the file and its fault.
+    """
+    timeline = read_timeline(run_dir) if timeline is None else timeline
+    record = Record(**vars(timeline), run=read_run(run_dir))
     _check_agreement(record, run_dir / "samples.jsonl")
     return record
 
 
-def record_of(run_dir: Path) -> Record:
-    """Read a run directory with or without run.json, as that of a launch. Raises InputError, which names the fault."""
+def record_of(run_dir: Path, timeline: Timeline | None = None) -> Record:
+    """Read a run directory with or without run.json, as that of a launch. timeline: as in `read_record`.
+
+    Raises InputError, which names the fault.
+    """
+    timeline = read_timeline(run_dir) if timeline is None else timeline
     if (run_dir / "run.json").exists():
-        return read_record(run_dir)
-    timeline = read_timeline(run_dir)
+        return read_record(run_dir, timeline)
     if not timeline.has_events:
         raise without_iterations(run_dir, timeline)
     return Record(**vars(timeline), run=_run_of(timeline), is_launch=True)
@@ -272,19 +308,13 @@ def values_bytes(layout: LayoutEvent) -> int:
 
 def read_timeline(run_dir: Path) -> Timeline:
     """Read samples.jsonl alone, as `nalb launch` writes no run.json. Raises InputError, which names the fault."""
-    timeline = Timeline()
-    _read_into(timeline, run_dir)
-    return timeline
-
-
-def _read_into(record: Timeline, run_dir: Path) -> None:
-    path = run_dir / "samples.jsonl"
+    record, path = Timeline(), run_dir / "samples.jsonl"
     previous_s, place = 0.0, 0
     nodes: list[str] = []  # of the newest job
-    rows: dict[int, SamplesEvent] = {}
+    rows: dict[int, tuple[int, SamplesEvent]] = {}  # of iterations under way, with the byte of each event
     readies, layouts = Readies(), Layouts()
     step: Step | None = None
-    for number, event in enumerate(read_events(run_dir), 1):
+    for number, (at_byte, event) in enumerate(placed_events(run_dir), 1):
         if isinstance(event, ReadyEvent):
             nodes, record.servers, rows, previous_s = event.nodes, event.servers, {}, event.at_s
             readies.take(event)
@@ -294,7 +324,7 @@ def _read_into(record: Timeline, run_dir: Path) -> None:
         elif isinstance(event, BatchEvent):
             record.batches.append(event)
         elif isinstance(event, SamplesEvent):
-            rows[event.iteration] = event
+            rows[event.iteration] = at_byte, event
         elif isinstance(event, ChangeEvent):
             record.changes.append(event)
         elif isinstance(event, AbortEvent | FailureEvent):
@@ -313,24 +343,26 @@ def _read_into(record: Timeline, run_dir: Path) -> None:
         elif isinstance(event, IterationEvent):
             nodes = nodes or list(event.estimate.up if event.estimate else event.communication_s)
             record.name_nodes(nodes)
-            own = rows.pop(event.iteration, SamplesEvent(at_s=0.0, iteration=event.iteration, rows=[]))
+            byte, own = rows.pop(event.iteration, (0, SamplesEvent(at_s=0.0, iteration=event.iteration, rows=[])))
+            stored = StoredRows(path, byte, len(own.rows)) if own.rows else ()
             begin_s = min(previous_s or event.at_s, event.at_s)
             ready, layout = readies.of(event), layouts.of(event)
             is_first = step is None or step.event.scheme != event.scheme or step.ready is not ready
             own_nodes = nodes if ready is None else ready.nodes
-            step = Step(place, begin_s, event, own.rows, own.at_s, ready, layout, is_first, own_nodes)
-            _check_step(step, f"{path}, event {number}")
+            step = Step(place, begin_s, event, stored, own.at_s, ready, layout, is_first, own_nodes)
+            _check_step(step, own.rows, f"{path}, event {number}")
             record.steps.setdefault(event.scheme, []).append(step)
             previous_s, place = event.at_s, place + 1
     record.has_events = place > 0
+    return record
 
 
-def _check_step(step: Step, where: str) -> None:
+def _check_step(step: Step, rows: Collection[Row], where: str) -> None:
     event, nodes = step.event, step.nodes
     for value in (*event.communication_s.values(), event.bound_s or 0.0):
         if not 0 <= value <= LONGEST_S:
             raise InputError(f"{where}: a time of {value:g} s; restore the file, or remove it")
-    for source, target, _, sent_bytes, start_us, end_us in step.rows:
+    for source, target, _, sent_bytes, start_us, end_us in rows:
         if not (0 <= source < len(nodes) and 0 <= target < len(nodes)):
             raise InputError(f"{where}: samples name node {max(source, target)} of {len(nodes)}; restore the file")
         in_time = -LONGEST_US <= start_us <= end_us <= LONGEST_US

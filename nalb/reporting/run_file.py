@@ -4,7 +4,7 @@ import logging
 import math
 import os
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import accumulate, pairwise
 from pathlib import Path
@@ -21,6 +21,7 @@ log = logging.getLogger(__name__)
 WARM_UP = 2  # the first iterations, left out of medians: the first has no measurement before it, the second only one
 PART = ".part"  # the ending of a file that is being written
 LONGEST_S = 1e7  # four months; no iteration takes longer, so a larger number is not a time
+_TORN: set[str] = set()  # files whose first torn line has given a warning: a full disk tears every line
 
 
 class LinkError(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -158,25 +159,30 @@ def read_events(run_dir: Path) -> list[AnyEvent]:
     Events of unknown kinds and torn lines are left out. A torn line gives a warning, unless it is the last, which may be half
     written. Raises InputError, which names the line, for a line that is no event.
     """
-    path = run_dir / "samples.jsonl"
+    return [event for _, event in placed_events(run_dir)]
+
+
+def placed_events(run_dir: Path) -> Iterator[tuple[int, AnyEvent]]:
+    """Yield the same events one by one, each with the byte at which its line begins, so that not all have to be kept."""
+    path, at_byte = run_dir / "samples.jsonl", 0
     try:
-        lines = path.read_bytes().split(b"\n")
+        with path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                event = event_of(line, f"{path}, line {number}", is_whole=line.endswith(b"\n"))
+                if event is not None:
+                    yield at_byte, event
+                at_byte += len(line)
     except FileNotFoundError:
-        return []
+        return
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}; make it a readable file") from None
-    events: list[AnyEvent] = []
-    for number, line in enumerate(lines, 1):
-        event = event_of(line, f"{path}, line {number}", is_whole=number < len(lines))
-        if event is not None:
-            events.append(event)
-    return events
 
 
 def event_of(line: bytes, where: str, is_whole: bool = True) -> AnyEvent | None:
     """The event of a line; None for an empty line, a torn line or an event of unknown kind. Raises InputError for a wrong event.
 
-    where: the line's place in words, for messages. is_whole: whether the line's end is written; a torn line then gives a warning.
+    where: FILE, PLACE: the line's file and its place there. is_whole: whether the line's end is written; the first torn line of a
+    file then gives a warning.
     """
     if not line.strip():
         return None
@@ -185,8 +191,11 @@ def event_of(line: bytes, where: str, is_whole: bool = True) -> AnyEvent | None:
     except msgspec.ValidationError as error:
         raise InputError(f"{where}: {error}; remove the line, or restore the file") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        if is_whole:
-            log.warning("%s is torn (%s) and skipped: the disk was full, or its writer was killed", where, error)
+        file = where.rpartition(", ")[0]
+        if is_whole and file not in _TORN:
+            _TORN.add(file)
+            words = "%s is torn (%s) and skipped, as are all torn lines of the file: the disk was full, or its writer was killed"
+            log.warning(words, where, error)
         return None
 
 

@@ -8,13 +8,13 @@ rounded to RESOLUTION_US before rows are chosen, so rounding makes no two spans 
 """
 
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from nalb.events import TokensEvent
+from nalb.events import Row, TokensEvent
 from nalb.reporting.link_figures import binned_rates
 from nalb.reporting.record import Step, Timeline, TokenTimes, after_warm_up
 from nalb.reporting.run_file import LONGEST_S
@@ -93,12 +93,13 @@ def chrome_trace(record: Timeline) -> dict[str, Any]:
             if computed_s is not None:
                 rows.add(node, COMPUTING, label, before_s, computed_s, {})
             finished_s[node] = end_s
-        for source, target, is_push, size_bytes, start_us, end_us in step.rows:
+        messages = list(step.rows)
+        for source, target, is_push, size_bytes, start_us, end_us in messages:
             sender, receiver = step.nodes[source], step.nodes[target]
             row = f"server: pushes from {sender}" if is_push else f"worker: sums from {sender}"
             start_s, end_s = step.rows_at_s + start_us * 1e-6, step.rows_at_s + end_us * 1e-6
             rows.add(receiver, row, "push" if is_push else "sum", start_s, end_s, {"bytes": size_bytes, "of": label})
-        rows.count(step)
+        rows.count(step, messages)
     for tokens in record.tokens:
         _add_tokens(rows, tokens)
     return {"displayTimeUnit": "ms", "traceEvents": list(rows.events())}
@@ -128,14 +129,14 @@ class _Rows:
         start_us, end_us = self._us(start_s), self._us(end_s)
         self._spans.setdefault((node, row), []).append((start_us, max(start_us + RESOLUTION_US, end_us), name, args))
 
-    def count(self, step: Step) -> None:
+    def count(self, step: Step, messages: Sequence[Row]) -> None:
         """Add each node's throughput during an iteration whose messages were timed."""
-        if not step.rows:
+        if not messages:
             return
-        first_us, last_us = min(row[4] for row in step.rows), max(max(row[5], row[4] + 1) for row in step.rows)
+        first_us, last_us = min(row[4] for row in messages), max(max(row[5], row[4] + 1) for row in messages)
         bins = max(1, min(COUNTED_MOST, int((last_us - first_us) / LEAST_BIN_US)))
         edges_us = np.linspace(first_us, last_us, bins + 1)
-        up, down = (bytes_per_s_to_mbps(1) * one for one in binned_rates(step.rows, len(step.nodes), edges_us))
+        up, down = (bytes_per_s_to_mbps(1) * one for one in binned_rates(messages, len(step.nodes), edges_us))
         for index, node in enumerate(step.nodes):
             pid = self._nodes.index(node)
             values = [*zip(up[index].tolist(), down[index].tolist(), strict=True), (0.0, 0.0)]

@@ -4,7 +4,7 @@
 #
 # A script that is done is not started again, and one that was ended goes on after its last finished run, so the same command goes on
 # after an interruption. runs/all.tsv gets a line for each script that is done: its name, and the seconds that it took since its last start.
-# Minutes stand beside each name, on two cores: 27 hours in all, 10 of them for the two large models of figure 4.
+# Minutes stand beside each name, on two cores: 29 hours in all, 10 of them for the two large models of figure 4.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 . scripts/setup.sh
@@ -31,11 +31,59 @@ make() {
   printf '%s\t%s\n' "$name" $((SECONDS - begun)) >> runs/all.tsv
 }
 
-# emulated NAME NETWORK SCHEMES ITERATIONS MODEL: one `nalb compare`, whose result becomes docs/results/data/NAME.json
-emulated() {
-  [ -e "runs/$1/run.json" ] || rm -rf "runs/$1" # of a comparison that was ended
-  [ -e "runs/$1/run.json" ] || "$python" -m nalb.cli.main compare --network "$2" --replay "$5" --schemes "$3" --iterations "$4" --out "runs/$1"
-  cp "runs/$1/run.json" "docs/results/data/$1.json"
+# compared FILE NAME FLAG...: one `nalb compare`, whose FILE, run.json or batching.json, becomes docs/results/data/NAME.json
+compared() {
+  [ -e "runs/$2/$1" ] || rm -rf "runs/$2" # of a comparison that was ended
+  [ -e "runs/$2/$1" ] || "$python" -m nalb.cli.main compare "${@:3}" --out "runs/$2"
+  cp "runs/$2/$1" "docs/results/data/$2.json"
+}
+
+# emulated NAME NETWORK SCHEMES ITERATIONS MODEL FLAG...: a comparison of schemes
+emulated() { compared run.json "$1" --network "$2" --replay "$5" --schemes "$3" --iterations "$4" "${@:6}"; }
+
+# even NAME MBPS: writes runs/networks/NAME.toml, four equal nodes
+even() {
+  mkdir -p runs/networks
+  {
+    printf 'name = "%s"\n[defaults]\nup_mbps = %s\ndown_mbps = %s\n' "$1" "$2" "$2"
+    printf '[[nodes]]\nname = "n%d"\n' 0 1 2 3
+  } > "runs/networks/$1.toml"
+}
+
+# slice_sizes: sizes that are fixed, and sizes that follow from the rate, of docs/results/slice-sizes.md
+slice_sizes() {
+  local networks=runs/networks alpha=(--alpha-bytes 1000) large=average@112000,average@224000
+  even even25 25
+  even even500 500
+  even fast4 4000
+  emulated slices-mobilenet-25 $networks/even25.toml "stock,average@6000,average@28000,average,$large" 5 mobilenet "${alpha[@]}"
+  large=$large,average@448000,average@900000
+  emulated slices-mobilenet-500 $networks/even500.toml "stock,average@28000,average,$large" 10 mobilenet "${alpha[@]}"
+  emulated slices-mobilenet-4000 $networks/fast4.toml "stock,average@28000,average,$large" 15 mobilenet "${alpha[@]}"
+  large=average@600000,average@1200000,average@2400000
+  emulated slices-resnet50-4000 $networks/fast4.toml "stock,average,average@152000,average@300000,$large" 10 resnet50 "${alpha[@]}"
+  emulated follow-mobilenet $networks/fast4.toml stock,average,exact,average@56720,exact@56720 35 mobilenet
+  emulated follow-resnet50 $networks/fast4.toml stock,average,exact,average@153500,exact@153500 35 resnet50
+}
+
+# joint NAME NETWORK SAMPLES ITERATIONS: a comparison of batchings, of docs/results/both-balances.md
+joint() {
+  local flags=(--network "$2" --train mobilenet --batch-total "$3" --batching "joint,lb-bsp@average,off@exact" --predictor ema)
+  compared batching.json "joint-$1" "${flags[@]}" --iterations "$4"
+}
+
+# both_balances: two networks, and the same with halves of the CPU quotas
+both_balances() {
+  local name
+  mkdir -p runs/networks
+  for name in joint both; do
+    awk -v name="$name" '/^name = "uneven4/ { $3 = "\"half-" name "\"" } /^cpu_quota/ { $3 /= 2 } { print }' \
+      "netem/networks/uneven4-$name.toml" > "runs/networks/half-$name.toml"
+  done
+  joint uneven4-joint uneven4-joint 512 12
+  joint uneven4-both uneven4-both 512 12
+  joint half-joint runs/networks/half-joint.toml 256 14
+  joint half-both runs/networks/half-both.toml 256 12
 }
 
 # families: one network of each family, rates of `near` times 0.6
@@ -86,6 +134,8 @@ make fig7 25 "$python" scripts/figures/fig7_overhead.py
 make judge 35 "$python" scripts/figures/judge_schemes.py
 make families 20 families
 make simulate-families 120 simulate_families
+make slice-sizes 15 slice_sizes
+make both-balances 25 both_balances
 make lb-bsp 50 "$python" scripts/figures/lb_bsp_figures.py
 make lb-bsp-prediction 20 "$python" scripts/figures/lb_bsp_prediction.py --seeds 10
 make figure-11 2 "$python" scripts/figures/lb_bsp_prediction.py --seeds 1 --predictors ema,narx --out runs/lb-bsp-prediction/figure-11

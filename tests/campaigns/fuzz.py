@@ -1,7 +1,8 @@
 """`python tests/campaigns/fuzz.py TARGET --inputs N --seed S [--guided]`: hostile input for what reads the network or files.
 
 Prints inputs per second and how much memory grew between a tenth of the inputs and the end. A crash shows the input; what takes
-longer than HANG_S is a hang. `shim` compiles the shim's C code with sanitizers around a scripted libzmq (tests/fuzz/fuzz_shim.c).
+longer than HANG_S is a hang; growth beyond `most_growth_mb` is a leak, and the exit code is 1. `shim` compiles the shim's C code
+with sanitizers around a scripted libzmq (tests/fuzz/fuzz_shim.c).
 --guided: libFuzzer chooses the inputs by the code that they reach, and reports by itself. It needs atheris (extra `fuzz`), for
 `shim` clang in its place; `control` (decoded by msgspec's C) and `coordinator` (drawn, not given) have nothing to guide.
 """
@@ -24,6 +25,8 @@ sys.path.insert(0, str(ROOT))
 from tests.fuzz.targets import TARGETS, steps  # noqa: E402 - the repository is not a package that is installed
 
 HANG_S = 20  # for 1,000 inputs
+LEAST_BYTES = 16  # that an allocator hands out: what leaks anything with every input grows by this much for each
+NOISE_MB = 8.0  # growth without a leak: caches that fill, and memory that the allocator keeps
 SHIM_FLAGS = (
     "-std=c11",
     "-O1",
@@ -44,8 +47,13 @@ def resident_mb() -> float:
     return psutil.Process().memory_info().rss / 1e6
 
 
-def fuzz(target: str, count: int, seed: int, folder: Path) -> str:
-    """Run so many inputs; the line to print."""
+def most_growth_mb(count: int) -> float:
+    """The most that memory may grow over so many inputs."""
+    return NOISE_MB + LEAST_BYTES * count / 1e6
+
+
+def fuzz(target: str, count: int, seed: int, folder: Path) -> tuple[str, float]:
+    """Run so many inputs; the line to print, and the growth in MB."""
     step, start_s, early_mb = steps(target, seed, folder), time.monotonic(), 0.0
     for number in range(count):
         if number % 1000 == 0:
@@ -54,8 +62,8 @@ def fuzz(target: str, count: int, seed: int, folder: Path) -> str:
             early_mb = resident_mb()
         step()
     signal.alarm(0)
-    took_s = time.monotonic() - start_s
-    return f"{target}: {count} inputs, {count / took_s:.0f}/s, grew {resident_mb() - early_mb:.1f} MB"
+    took_s, grew_mb = time.monotonic() - start_s, resident_mb() - early_mb
+    return f"{target}: {count} inputs, {count / took_s:.0f}/s, grew {grew_mb:.1f} MB", grew_mb
 
 
 def build_shim(folder: Path, compiler: str, *flags: str) -> Path:
@@ -66,7 +74,7 @@ def build_shim(folder: Path, compiler: str, *flags: str) -> Path:
     return program
 
 
-def fuzz_shim(count: int, seed: int, folder: Path) -> str:
+def fuzz_shim(count: int, seed: int, folder: Path) -> tuple[str, float]:
     """The same in C."""
     program = build_shim(folder, "gcc", "-fsanitize=address,undefined")
     done = subprocess.run(
@@ -74,11 +82,11 @@ def fuzz_shim(count: int, seed: int, folder: Path) -> str:
     )
     if done.returncode:
         raise SystemExit(f"shim: exit code {done.returncode}\n{done.stdout}{done.stderr}")
-    return done.stdout.strip()
+    return done.stdout.strip(), float(done.stdout.split()[-2])
 
 
-def fuzz_guided(target: str, count: int, seed: int, folder: Path) -> str:
-    """libFuzzer's own summary."""
+def fuzz_guided(target: str, count: int, seed: int, folder: Path) -> tuple[str, float]:
+    """libFuzzer's own summary, without growth: libFuzzer itself ends a program that takes 2 GB."""
     if target == "shim":
         program = build_shim(folder, "clang", "-DGUIDED", "-fsanitize=fuzzer,address,undefined")
         (folder / "corpus").mkdir()
@@ -93,7 +101,8 @@ def fuzz_guided(target: str, count: int, seed: int, folder: Path) -> str:
     summary = [line for line in done.stderr.splitlines() if "cov: " in line]
     if done.returncode or not summary:
         raise SystemExit(f"{target}: exit code {done.returncode}\n{done.stdout[-4000:]}{done.stderr[-4000:]}")
-    return f"{target}, guided: {count / (time.monotonic() - start_s):.0f}/s; first {summary[0]}; last {summary[-1]}"
+    per_s = count / (time.monotonic() - start_s)
+    return f"{target}, guided: {per_s:.0f}/s; first {summary[0]}; last {summary[-1]}", 0.0
 
 
 def main() -> int:
@@ -103,7 +112,7 @@ def main() -> int:
     parser.add_argument("--inputs", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--guided", action="store_true", help="by coverage")
-    args = parser.parse_args()
+    args, leaks = parser.parse_args(), 0
     for target in (*TARGETS, "shim") if args.target == "all" else (args.target,):
         with tempfile.TemporaryDirectory(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None) as folder:
             how = (
@@ -113,8 +122,11 @@ def main() -> int:
                 if target == "shim"
                 else partial(fuzz, target)
             )
-            print(how(args.inputs, args.seed, Path(folder)), flush=True)
-    return 0
+            line, grew_mb = how(args.inputs, args.seed, Path(folder))
+        is_leak = grew_mb > (most_mb := most_growth_mb(args.inputs))
+        print(line + (f": a leak, since more than {most_mb:.1f} MB" if is_leak else ""), flush=True)
+        leaks += is_leak
+    return int(leaks > 0)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """`python tests/campaigns/soak.py --iterations N [--framework torch]`: one long job on loopback; memory, files, times stay flat.
 
 Looks at every process after a fifth of the iterations, in the middle and at the end, and at the iterations' times in the run's
-own record. PyTorch's job goes by the plane alone.
+own record. PyTorch's job goes by the plane alone. The exit code is 1 where a process grows beyond `most_growth_mb`.
 """
 
 import argparse
@@ -26,6 +26,8 @@ ROLES = ("scheduler", "server", "worker")
 TORCH_STEPS = str(ROOT / "tests/launch/torch_steps.py")
 LOOK_S = 0.3
 BEYOND = 30
+SLOPE_BYTES = 1000  # an iteration: 1 GB in a million iterations, which are a day at 12 a second
+NOISE_MB = 4.0  # growth without a slope: memory that is touched late, and what the allocator keeps
 STARTUP_S, RANK_STARTS_S = 90.0, 8.0  # a busy machine starts many ranks slowly
 
 
@@ -53,6 +55,22 @@ def look_at_all(job: Launched, nodes: int, is_torch: bool) -> dict[str, tuple[fl
         places = [(role, f"n{k}") for role in ROLES for k in range(1 if role == "scheduler" else nodes)]
         pids = {f"{role} {node}": job.pid(role, node) for role, node in places}
     return {name: look(pids[name]) for name in sorted(pids)}
+
+
+def most_growth_mb(iterations: int) -> float:
+    """The most that a process may grow over so many iterations."""
+    return NOISE_MB + SLOPE_BYTES * iterations / 1e6
+
+
+def grown(early_mb: dict[str, float], late_mb: dict[str, float], iterations: int) -> list[str]:
+    """A line for each process that grew more than that."""
+    most_mb = most_growth_mb(iterations)
+    growth = {name: late_mb[name] - mb for name, mb in early_mb.items()}
+    return [
+        f"{name} grew {mb:.1f} MB in {iterations} iterations, more than {most_mb:.1f}"
+        for name, mb in growth.items()
+        if mb > most_mb
+    ]
 
 
 def main() -> int:
@@ -111,7 +129,10 @@ def main() -> int:
     ):
         median_ms, slow_ms = 1000 * statistics.median(part), 1000 * sorted(part)[len(part) * 99 // 100]
         print(f"{name} fifth: median {median_ms:.2f} ms, 99 % {slow_ms:.2f} ms")
-    return int(bool(code) or len(ended) > 1)
+    early_mb, late_mb = ({name: mb for name, (mb, _, _) in seen[k][0].items()} for k in (0, -1))
+    leaks = grown(early_mb, late_mb, args.iterations - fifth)
+    print("\n".join(leaks or ["no process grew beyond noise"]))
+    return int(bool(code) or len(ended) > 1 or bool(leaks))
 
 
 if __name__ == "__main__":

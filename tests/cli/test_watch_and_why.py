@@ -67,13 +67,24 @@ def test_a_job_that_failed_before_its_first_iteration_says_why(tmp_path, capsys,
 
 
 @pytest.mark.parametrize("command", ["why", "trace"])
-def test_the_newest_attempt_of_a_restarted_run_is_named(run_dir, capsys, command):
+def test_a_restarted_run_says_of_which_attempt_it_tells_and_why_others_failed(run_dir, capsys, command):
+    force = ["--force"] if command == "trace" else []
     assert run([command, str(run_dir)]) == 0
-    assert "restarted" not in capsys.readouterr().out
-    for number in (2, 10):
-        (run_dir / f"restart-{number}").mkdir()
-    assert run([command, str(run_dir), *(["--force"] if command == "trace" else [])]) == 0
-    assert f"restarted: {run_dir / 'restart-10'} is the newest attempt\n" in capsys.readouterr().out
+    assert "restarted: " not in capsys.readouterr().out
+    whole = (run_dir / "samples.jsonl").read_bytes()
+    for folder, rank in ((run_dir, 0), (run_dir / "restart-1", 1), (run_dir / "restart-2", None)):
+        folder.mkdir(exist_ok=True)
+        failure = Failure(cause=Cause.ENDED, detail="ended with exit code 3", role="worker", node=f"n{rank}")
+        ends = b"" if rank is None else encode_line(FailureEvent(at_s=200.0, failure=failure))
+        (folder / "samples.jsonl").write_bytes(whole + ends)
+    assert run([command, str(run_dir), *force]) == 0
+    failed = (
+        "the first attempt failed: worker n0 ended with exit code 3; restart-1 failed: worker n1 ended with exit code 3"
+    )
+    first = f"restarted: what is told here is of the first attempt alone; {failed}; {run_dir / 'restart-2'} is the newest attempt"
+    assert capsys.readouterr().out.splitlines()[0] == first
+    assert run([command, str(run_dir / "restart-2")]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == f"restarted: what is told here is of restart-2 alone; {failed}"
 
 
 def test_watch_prints_lines_where_there_is_no_terminal(run_dir, capsys):

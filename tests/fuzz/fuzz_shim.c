@@ -1,8 +1,9 @@
 /* The shim fed with frames that nobody would send, by a libzmq that is scripted and fails when it likes; one process, sanitizers.
  *
  * Usage: shim INPUTS SEED. An input is what one socket meets: up to 24 messages of 1 to 5 frames, interrupted now and then. Checked:
- * ps-lite gets exactly the frames that are no forecasts, in order and with the same ends; no frame is kept or freed twice; what
- * ps-lite sends goes out unchanged, and forecasts only between messages.
+ * ps-lite gets exactly the frames that are no forecasts, in order and with the same ends; no frame is kept or freed twice; each
+ * sample is of a message that arrived, with its peer and its bytes. Each frame that ps-lite sends goes out once, with its bytes and
+ * flags, one that fails stays whole, and at most one forecast goes before a message. A socket's id goes out with the job's name.
  *
  * With -DGUIDED, for clang's libFuzzer: what is drawn comes from the fuzzer's bytes, and from the generator once they are used up.
  */
@@ -23,8 +24,12 @@ struct frame {
 static struct frame script[FRAMES];
 static int scripted, at;          /* frames of the input, and those handed out */
 static int failures;              /* how often the next calls fail */
-static bool was_inside, announced; /* sending: amid a message on the wire */
-static uint64_t sent_frames, live;
+static bool was_inside, announced; /* sending: amid a message on the wire; a forecast went before the next message */
+static struct frame offered;       /* the frame that ps-lite sends */
+static int offered_flags;
+static char own_id[8];             /* of a sender, as ps-lite gives it */
+static size_t own_id_length;
+static uint64_t sent_frames, sent_bodies, live; /* sent_bodies: without forecasts */
 static uint64_t state;
 static const uint8_t *given; /* bytes to draw from first */
 static size_t given_left;
@@ -101,25 +106,41 @@ static int fake_send(void *socket, const void *data, size_t size, int flags) {
   (void)socket;
   if (fails()) return -1;
   MUST(size == 8 && memcmp(data, "NALBFC01", 8) == 0 && !(flags & ZMQ_SNDMORE));
-  MUST(!was_inside);
+  MUST((flags & ZMQ_DONTWAIT) == (offered_flags & ZMQ_DONTWAIT));
+  MUST(!was_inside && !announced);
   announced = true;
   return on_the_wire(false), (int)size;
+}
+
+static bool is_offered(const zmq_msg_t *msg) {
+  return frame_of(msg)->size == offered.size && memcmp(frame_of(msg)->data, offered.data, offered.size) == 0;
 }
 
 static int fake_msg_send(zmq_msg_t *msg, void *socket, int flags) {
   (void)socket;
   int size = (int)fake_size(msg);
+  MUST(flags == offered_flags && is_offered(msg));
   if (fails()) return -1;
   announced = false;
   on_the_wire(flags & ZMQ_SNDMORE);
   fake_close(msg);
+  sent_bodies++;
   return size;
 }
 
 static void *fake_socket(void *context, int type) { return (void)type, context; }
 static int fake_close_socket(void *socket) { return (void)socket, 0; }
 static int fake_setsockopt(void *socket, int option, const void *value, size_t size) {
-  return (void)socket, (void)option, (void)value, (void)size, 0;
+  char named[32];
+  (void)socket;
+  if (option != ZMQ_ROUTING_ID) return 0;
+  if (!job.size) {
+    MUST(size == own_id_length && memcmp(value, own_id, size) == 0);
+    return 0;
+  }
+  int length = snprintf(named, sizeof named, "%.*s%s", (int)own_id_length, own_id, own_id_length ? "@job" : "@job/");
+  MUST(size == (size_t)length + (own_id_length ? 0 : 16) && memcmp(value, named, (size_t)length) == 0);
+  return 0;
 }
 
 static const struct zmq fake = {
@@ -167,8 +188,28 @@ static void add_message(bool is_named) {
   }
 }
 
+/* The number in an identity "ps<number>"; -1 where it is none, or too large to be timed. */
+static int id_in(const struct frame *identity) {
+  char text[LONGEST] = "", *end = text;
+  memcpy(text, identity->data, identity->own_size);
+  unsigned long id = strncmp(text, "ps", 2) == 0 ? strtoul(text + 2, &end, 10) : 0;
+  return identity->own_size > 2 && end == text + identity->own_size && id < PEERS ? (int)id : -1;
+}
+
+/* Takes the samples of an input. Each is of one of the messages that arrived, in their order. */
+static void check_samples(const struct nalb_sample *arrived, int messages) {
+  struct nalb_sample taken[FRAMES];
+  int message = 0;
+  for (int i = 0, count = nalb_shim_drain(taken, FRAMES); i < count; i++, message++) {
+    const struct nalb_sample *of = &taken[i];
+    while (message < messages && (arrived[message].peer != of->peer || arrived[message].size_bytes != of->size_bytes)) message++;
+    MUST(message < messages && 0 < of->start_ns && of->start_ns <= of->end_ns);
+  }
+}
+
 static void receive_all(void *socket) {
-  int expected = 0;
+  struct nalb_sample arrived[FRAMES], now = {0};
+  int expected = 0, messages = 0, frames = 0;
   zmq_msg_t msg;
   fake_init(&msg);
   bool is_cut = false;
@@ -183,23 +224,35 @@ static void receive_all(void *socket) {
     MUST((size_t)got == script[expected].own_size && fake_size(&msg) == script[expected].own_size);
     MUST(memcmp(fake_data(&msg), script[expected].data, script[expected].own_size) == 0);
     MUST((on_zmq_msg_more(&fake, &msg) != 0) == script[expected].more);
+    if (frames++ == 0)
+      now = (struct nalb_sample){.peer = id_in(&script[expected])};
+    else
+      now.size_bytes += script[expected].size;
+    if (!script[expected].more) arrived[messages++] = now, frames = 0;
     expected++;
     is_cut = draw(200) == 0; /* closed amid what it may hold */
   }
   while (expected < scripted && script[expected].is_dropped) expected++;
   MUST(is_cut || expected == scripted);
+  check_samples(arrived, messages);
   fake_close(&msg);
 }
 
 static void send_some(void *socket) {
+  char bytes[LONGEST];
   for (uint64_t count = draw(6); count--;) {
     uint64_t frames = 1 + draw(4), retries = 0;
     for (uint64_t i = 0; i < frames; i++) {
       zmq_msg_t msg;
       fake_init(&msg);
-      struct frame made = {.data = "some data", .size = draw(9)};
-      fill(frame_of(&msg), &made);
-      while (on_zmq_msg_send(&fake, &msg, socket, i + 1 < frames ? ZMQ_SNDMORE : 0) < 0 && ++retries < 20) continue;
+      offered = (struct frame){.data = bytes, .size = draw(LONGEST)};
+      offered_flags = (i + 1 < frames ? ZMQ_SNDMORE : 0) | (draw(2) ? ZMQ_DONTWAIT : 0);
+      for (size_t k = 0; k < offered.size; k++) bytes[k] = (char)draw(256);
+      fill(frame_of(&msg), &offered);
+      uint64_t before = sent_bodies;
+      int sent;
+      while ((sent = on_zmq_msg_send(&fake, &msg, socket, offered_flags)) < 0 && ++retries < 20) MUST(is_offered(&msg));
+      MUST(sent < 0 ? sent_bodies == before && is_offered(&msg) : sent == (int)offered.size && sent_bodies == before + 1);
       fake_close(&msg);
       if (retries == 20) break;
     }
@@ -207,7 +260,6 @@ static void send_some(void *socket) {
 }
 
 static uint64_t one_input(void) { /* returns its frames */
-  static struct nalb_sample taken[256];
   static char places[64];
   void *socket = &places[draw(sizeof places)];
   is_job_named(); /* reads the environment once, before the name is set here */
@@ -221,16 +273,15 @@ static uint64_t one_input(void) { /* returns its frames */
     receive_all(socket);
   } else {
     MUST(on_zmq_socket(&fake, socket, ZMQ_DEALER) == socket);
-    char name[8];
-    snprintf(name, sizeof name, "ps%u", (unsigned)draw(9999));
-    on_zmq_setsockopt(&fake, socket, ZMQ_ROUTING_ID, name, draw(8));
+    own_id_length = (size_t)snprintf(own_id, sizeof own_id, "ps%u", (unsigned)draw(9999));
+    own_id_length = draw(own_id_length + 1); /* 0: none so far */
+    MUST(on_zmq_setsockopt(&fake, socket, ZMQ_ROUTING_ID, own_id, own_id_length) == 0);
     was_inside = announced = false;
     send_some(socket);
   }
   on_zmq_close(&fake, socket);
   for (int i = 0; i < scripted; i++) free(script[i].data);
   MUST(live == 0);
-  while (nalb_shim_drain(taken, 256) == 256) continue;
   return (uint64_t)scripted;
 }
 

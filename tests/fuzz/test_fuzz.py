@@ -10,6 +10,8 @@ import pytest
 from nalb.errors import InputError, PeerError
 from nalb.launch.hosts import load_hosts
 from nalb.services import composition
+from tests.campaigns import fuzz
+from tests.campaigns.soak import grown
 from tests.fuzz.targets import TARGETS, steps
 
 pytestmark = pytest.mark.jobs
@@ -41,6 +43,22 @@ def test_the_shim_under_sanitizers():
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.startswith("shim: 20000 inputs")
+
+
+@pytest.mark.parametrize(("leaked", "exit_code"), [(0, 0), (200, 1)])
+def test_a_target_that_leaks_ends_with_exit_code_1(monkeypatch, capsys, leaked, exit_code):
+    kept = []
+    monkeypatch.setattr(fuzz, "steps", lambda *_: lambda: kept.append(bytes(leaked)))
+    monkeypatch.setattr(sys, "argv", ["fuzz.py", "keys", "--inputs", "200000"])
+    assert fuzz.main() == exit_code
+    assert ("a leak, since more than 11.2 MB" in capsys.readouterr().out) == bool(exit_code)
+
+
+def test_a_process_that_grows_with_every_iteration_is_named():
+    early = {"server n0": 198.0, "worker n0": 203.8}
+    assert grown(early, {"server n0": 198.9, "worker n0": 205.0}, 1600) == []
+    (line,) = grown(early, {"server n0": 198.9, "worker n0": 203.8 + 1600 * 0.004}, 1600)
+    assert line == "worker n0 grew 6.4 MB in 1600 iterations, more than 5.6"
 
 
 def test_text_that_is_not_utf8_is_the_peers_error():

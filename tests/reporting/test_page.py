@@ -4,9 +4,11 @@ import json
 
 import pytest
 from msgspec import structs
+from psutil import Process
 
 from nalb.cli.main import run
-from nalb.events import BatchEvent, LayoutEvent, encode_line
+from nalb.events import BatchEvent, FailureEvent, LayoutEvent, SamplesEvent, encode_line
+from nalb.failures import Cause, Failure
 from nalb.reporting.about_file import write_about
 from nalb.reporting.batching_file import BatchingFile, BatchingResult, write_batchings
 from nalb.reporting.page import pages_of, run_dirs
@@ -48,6 +50,28 @@ def test_the_report_of_a_launch_needs_no_run_json(tmp_path, capsys):
     assert "Begun 20" in page
     assert "nan" not in page
     assert "<td>n3</td><td>- / -</td><td>288 / 288</td><td>25.0%</td>" in page
+
+
+def test_every_page_says_which_attempt_it_is_of_and_why_others_failed(tmp_path):
+    failure = Failure(cause=Cause.ENDED, detail="ended with exit code 3", role="worker", node="n1")
+    write(tmp_path, READY, *iterations(3), FailureEvent(at_s=200.0, failure=failure))
+    write(tmp_path / "restart-1", READY, *iterations(6), batch(0))
+    for run_dir, own, names in (
+        (tmp_path, "the first attempt", ["report.html"]),
+        (tmp_path / "restart-1", "restart-1", ["report.html", "batching.html"]),
+    ):
+        assert run(["report", str(run_dir)]) == 0
+        for name in names:
+            page = (run_dir / name).read_text(encoding="utf-8")
+            assert f"what is told here is of {own} alone; the first attempt failed: worker n1 ended" in page
+
+
+def test_a_report_reads_a_record_once(tmp_path):
+    rows = [(0, 1, 1, 1000, k, k + 1) for k in range(100_000)]
+    write(tmp_path, READY, SamplesEvent(at_s=101.0, iteration=0, rows=rows), *iterations(3))
+    before = Process().io_counters().read_chars
+    pages_of(tmp_path)
+    assert Process().io_counters().read_chars - before < 1.5 * (tmp_path / "samples.jsonl").stat().st_size
 
 
 def test_the_first_lines_of_a_comparison_are_its_result(tmp_path, capsys):

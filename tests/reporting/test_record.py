@@ -2,6 +2,7 @@ import dataclasses
 import io
 import json
 import math
+import tracemalloc
 
 import pytest
 from msgspec import UNSET
@@ -12,6 +13,7 @@ from nalb.cli import main as cli
 from nalb.errors import InputError
 from nalb.events import IterationEvent, LayoutEvent
 from nalb.live.state import LiveState
+from nalb.live.tail import RunTail
 from nalb.planning.slices import wire_dtype
 from nalb.reporting.record import read_record, read_timeline, values_bytes
 from nalb.reporting.run_file import read_events, read_run, write_run
@@ -92,6 +94,38 @@ def test_iterations_are_told_apart_by_scheme_and_carry_their_samples(run_dir):
     assert record.steps["aware"][0].saturated("up", "n0")
     assert not record.steps["aware"][0].saturated("up", "n3")
     assert not record.steps["stock"][0].saturated("up", "n0")  # its load is not known
+
+
+def test_the_messages_of_a_long_job_are_not_kept(tmp_path):
+    """Each of the 20 iterations has 5,000 messages, of which Python needs 150 bytes or more each."""
+    ready = {"event": "ready", "at_s": 1.0, "nodes": ["n0", "n1"], "servers": ["n0", "n1"]}
+    rows = [[0, 1, 1, 70_000 + k, 300 * k, 300 * k + 500] for k in range(5000)]
+    told = {"event": "iteration", "scheme": "exact", "communication_s": {"n0": 0.5, "n1": 0.5}}
+    events = [ready]
+    for k in range(20):
+        events += [{"event": "samples", "at_s": 2.0 + k, "iteration": k, "rows": rows}]
+        events += [told | {"at_s": 3.0 + k, "iteration": k}]
+    write_events(tmp_path, events)
+    tracemalloc.start()
+    try:
+        (steps,) = read_timeline(tmp_path).steps.values()
+        assert tracemalloc.get_traced_memory()[1] < 5e6
+    finally:
+        tracemalloc.stop()
+    assert [list(step.rows) for step in steps] == [[tuple(row) for row in rows]] * 20
+    path = tmp_path / "samples.jsonl"
+    path.write_bytes(path.read_bytes()[100:])
+    with pytest.raises(InputError, match="another program has changed the file"):
+        list(steps[3].rows)
+
+
+def test_a_full_disk_tears_many_lines_and_one_warning_says_so(run_dir, caplog):
+    path = run_dir / "samples.jsonl"
+    whole = read_events(run_dir)
+    path.write_bytes(b"".join(line + b'\n{"event":"samp\n' for line in path.read_bytes().splitlines()))
+    assert read_events(run_dir) == whole
+    list(RunTail(run_dir).fresh())  # as `nalb metrics` and `nalb watch` read it
+    assert caplog.text.count("torn lines of the file") == 1
 
 
 def test_bound_is_each_iterations_own_where_events_tell_it(run_dir):

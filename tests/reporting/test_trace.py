@@ -85,7 +85,7 @@ def test_messages_lie_on_their_receivers_rows_within_their_iteration(run_dir):
     zero_s = record.ordered()[0].begin_s
     sent = [row for s in record.steps["aware"] for row in s.rows]
     assert sum(map(len, pushes.values())) == len(sent) > 0
-    start_s = step.rows_at_s + step.rows[0][4] * 1e-6 - zero_s
+    start_s = step.rows_at_s + next(iter(step.rows))[4] * 1e-6 - zero_s
     assert any(a == pytest.approx(start_s, abs=1e-5) for a, _ in pushes["n0", "server: pushes from n0"])
     computing = spans(trace, f"aware {step.event.iteration}")["n1", "worker: computing"]
     assert computing[0][1] == pytest.approx(step.event.computed_s["n1"] - zero_s, abs=1e-5)
