@@ -12,6 +12,7 @@ Choice not taken: mx.nd.save and npz. Neither has a checksum over the whole, and
 
 import hashlib
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -139,6 +140,21 @@ def _odd_one(checkpoint: Checkpoint) -> str:
     return next((name for name, value in values if not isinstance(value, SCALARS)), "this")
 
 
+def progress_in(beginning: bytes, size_bytes: int) -> Progress | None:
+    """The progress by the beginning of a file of `size_bytes`; None without a whole header that fits the size: then only `decode`
+    says what is wrong. The digest is not checked, so damage within the arrays does not show.
+    """
+    start = len(MAGIC) + LENGTH_BYTES
+    header_end = start + int.from_bytes(beginning[len(MAGIC) : start], "little")
+    if not beginning.startswith(MAGIC) or header_end > len(beginning):
+        return None
+    with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        header = msgspec.msgpack.decode(beginning[start:header_end], type=Header)
+        if header.version == VERSION and header_end + sum(map(_bytes_of, header.arrays)) + DIGEST_BYTES == size_bytes:
+            return header.progress
+    return None
+
+
 def decode(data: bytes) -> Checkpoint:
     """Check a file's bytes and read them; the arrays are read-only views of `data`.
 
@@ -164,7 +180,7 @@ def decode(data: bytes) -> Checkpoint:
     arrays, place = {}, header_end
     for spec in header.arrays:
         dtype = np.dtype(spec.dtype).newbyteorder("<")
-        end = place + int(np.prod(spec.shape, dtype=object)) * dtype.itemsize
+        end = place + _bytes_of(spec)
         if end > content_end:
             raise CheckpointError("its arrays are longer than the file")
         try:
@@ -177,3 +193,7 @@ def decode(data: bytes) -> Checkpoint:
     if place != content_end or len(arrays) != len(header.arrays):
         raise CheckpointError("its arrays are not those of its header")
     return Checkpoint(header.progress, header.settings, header.optimizer, arrays)
+
+
+def _bytes_of(spec: ArraySpec) -> int:
+    return int(np.prod(spec.shape, dtype=object)) * np.dtype(spec.dtype).itemsize

@@ -9,16 +9,20 @@ and when.
 import errno
 import os
 import re
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
-from nalb.checkpoints.file import Checkpoint, DamagedError, decode, encode
+from nalb.checkpoints.file import Checkpoint, DamagedError, Progress, decode, encode, progress_in
 from nalb.errors import CheckpointError, is_full
 
 VARIABLE = "NALB_CHECKPOINTS"  # the environment variable that names the folder
 NAME = re.compile(r"checkpoint-(\d{9,})\.nalb")
 WRITING = re.compile(r"\.checkpoint-(\d{9,})\.nalb\.(.+)\.writing")
+BEGINNING_BYTES = 1 << 20  # a header has about 100 bytes for each array
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -80,22 +84,52 @@ def newest(folder: Path) -> tuple[Found | None, list[Skipped]]:
 
     Raises CheckpointError for a whole checkpoint of another format: if it were passed over, training would begin anew.
     """
-    skipped = []
+    return _first(folder, _whole)
+
+
+def newest_progress(folder: Path) -> tuple[Progress | None, list[Skipped]]:
+    """Find the progress of the newest checkpoint, as `newest` does, but read only the beginnings of files.
+
+    Damage within a file's arrays does not show. A file is read whole where its beginning does not tell the progress.
+    """
+    return _first(folder, _progress)
+
+
+def _whole(path: Path) -> Found:
+    """The checkpoint in this file. Raises CheckpointError, OSError."""
+    data = path.read_bytes()
+    checkpoint = decode(data)
+    _check_name(path, checkpoint.progress)
+    return Found(path, data, checkpoint)
+
+
+def _progress(path: Path) -> Progress:
+    """The progress of the checkpoint in this file. Raises CheckpointError, OSError."""
+    with path.open("rb") as file:
+        progress = progress_in(file.read(BEGINNING_BYTES), os.fstat(file.fileno()).st_size)
+    if progress is None:
+        return _whole(path).checkpoint.progress
+    _check_name(path, progress)
+    return progress
+
+
+def _check_name(path: Path, progress: Progress) -> None:
+    if file_name(progress.iteration) != path.name:
+        raise DamagedError(f"it is of iteration {progress.iteration}: it was renamed")
+
+
+def _first(folder: Path, read: Callable[[Path], T]) -> tuple[T | None, list[Skipped]]:
+    """What `read` gives for the newest file that it can read, and the newer files. Raises CheckpointError."""
+    skipped = list[Skipped]()
     for path in reversed(paths(folder)):
         try:
-            data = path.read_bytes()
-            checkpoint = decode(data)
-            if file_name(checkpoint.progress.iteration) != path.name:
-                raise DamagedError(f"it is of iteration {checkpoint.progress.iteration}: it was renamed")
+            return read(path), skipped
         except OSError as error:
             skipped.append(Skipped(path, error.strerror or str(error), False))
-            continue
         except DamagedError as error:
             skipped.append(Skipped(path, str(error), True))
-            continue
         except CheckpointError as error:
             raise CheckpointError(f"checkpoint {path}: {error}") from None
-        return Found(path, data, checkpoint), skipped
     return None, skipped
 
 

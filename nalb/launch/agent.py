@@ -39,7 +39,8 @@ REPORT = f"{FOR_THE_LAUNCHER}nalb-agent "
 SIGN_OF_LIFE_S = 1.0  # the launcher sends a sign of life this often
 SILENCE_S = 9.0  # after this time without a sign of life the agent takes the launcher for dead: as ssh a host
 LOOK_S = 0.5  # between looks at the process
-TERM_GRACE_S, KILL_GRACE_S = 1.5, 1.0  # that a process gets to end when asked to, and when killed
+TERM_GRACE_S = 1.5  # that a process gets to end when asked to, on any machine
+KILL_GRACE_S = 1.0  # that a process on a host gets to end when killed
 NOT_STARTED = 127  # the exit code that shells give for a command that cannot be started
 ORDER_BYTES = 1 << 20
 

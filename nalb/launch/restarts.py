@@ -164,25 +164,25 @@ def _note(failure: Failure, run_dir: Path) -> None:
 
 
 def _goes_on(checkpoints: Path | None) -> str:
+    """From where the job goes on, for people. The workers, which read the checkpoint whole, may find it damaged and say so."""
     if checkpoints is None:
         return "from the newest checkpoint on the hosts, or from the beginning if they have none"
     try:
-        found, skipped = folder.newest(checkpoints)
+        progress, skipped = folder.newest_progress(checkpoints)
     except CheckpointError as error:
         return f"where {error}"
     damaged = f" ({len(skipped)} damaged, skipped)" if skipped else ""
-    if found is None:
+    if progress is None:
         folders = sorted(one for one in checkpoints.glob("*") if one.is_dir())  # of a script with several Checkpoints
         if within := list(filter(None, map(_newest_in, folders))):
             return f"from {listed(within)}"
         return f"from the beginning: no checkpoint{damaged} in {checkpoints}"
-    progress = found.checkpoint.progress
     return f"from iteration {progress.iteration} (epoch {progress.epoch}, batch {progress.batch}){damaged}"
 
 
 def _newest_in(checkpoints: Path) -> str:
     """The iteration of the folder's newest checkpoint, for people; empty where there is none that can be read."""
     with suppress(CheckpointError):
-        if found := folder.newest(checkpoints)[0]:
-            return f"iteration {found.checkpoint.progress.iteration} of {checkpoints.name}"
+        if progress := folder.newest_progress(checkpoints)[0]:
+            return f"iteration {progress.iteration} of {checkpoints.name}"
     return ""

@@ -7,13 +7,17 @@ it needs to find keys and config.
 """
 
 import base64
+import fcntl
 import os
 import shlex
+import signal
+import socket
 import subprocess
+import termios
 import threading
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -101,25 +105,43 @@ def quote(word: str) -> str:
 
 
 def unreachable(hosts: Sequence[Host]) -> set[str]:
-    """The names of the hosts that ssh cannot enter within ENTER_S."""
+    """The names of the hosts that ssh cannot enter within ENTER_S. No login outlives the call, even if a signal ends that."""
+    left, probes, failed = deque(hosts), list[tuple[Host, float, "subprocess.Popen[bytes]"]](), set[str]()
+    try:
+        while left or probes:
+            while left and len(probes) < LOGINS_MOST:
+                with explained("ssh to the hosts"), held_back():
+                    host, end_s = left.popleft(), time.monotonic() + ENTER_S
+                    probes.append((host, end_s, _login(host)))
+            for one in list(probes):
+                host, end_s, login = one
+                if login.poll() is not None or time.monotonic() > end_s:
+                    probes.remove(one)
+                    failed |= {host.name} if _end(login) != 0 else set()
+            time.sleep(LOOK_S)
+    finally:
+        for _, _, login in probes:
+            _end(login)
+    return failed
 
-    def fails(host: Host) -> bool:
-        try:
-            probe = subprocess.run(
-                [*ssh_argv(host)[:-1], "exit 0"],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                env=environment_for_ssh(),
-                start_new_session=True,
-                timeout=ENTER_S,
-            )
-        except subprocess.TimeoutExpired:
-            return True
-        return probe.returncode != 0
 
-    with explained("ssh to the hosts"), ThreadPoolExecutor(LOGINS_MOST) as pool:
-        return {host.name for host, failed in zip(hosts, pool.map(fails, hosts), strict=True) if failed}
+def _login(host: Host) -> "subprocess.Popen[bytes]":
+    """Start an ssh client that enters the host and does nothing there."""
+    return subprocess.Popen(
+        [*ssh_argv(host)[:-1], "exit 0"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=environment_for_ssh(),
+        start_new_session=True,
+    )
+
+
+def _end(login: "subprocess.Popen[bytes]") -> int:
+    """End the ssh client, if it still runs, with the client of its ProxyJump. Returns its return code."""
+    if login.poll() is None:
+        os.killpg(login.pid, signal.SIGKILL)
+    return login.wait()
 
 
 def environment_for_ssh() -> dict[str, str]:
@@ -215,8 +237,9 @@ class RemoteProcess(LocalProcess):
         return super().take_line(text) if text else None
 
     def give_sign_of_life(self) -> None:
-        """Tell the agent that the launcher lives."""
-        self.write_line(b"")
+        """Tell the agent that the launcher lives. Before the agent has answered, the line might wait for the login's end."""
+        if self._is_ready:
+            self.write_line(b"")
 
     def send_frame(self, frame: bytes) -> None:
         """Send a frame to the coordinator's socket for observers."""
@@ -230,8 +253,10 @@ class RemoteProcess(LocalProcess):
             self.popen.stdin.flush()
 
     def ask_to_end(self) -> None:
-        """Close the client's stdin; the agent then ends the process and reports its return code."""
+        """Close the client's stdin; the agent then ends the process and reports its return code. Kill a client at its login."""
         assert self.popen.stdin is not None
+        if not self._is_ready and any(fcntl.ioctl(self.popen.stdin, termios.TIOCOUTQ, bytes(4))):
+            self.kill()  # ssh has not read the order, as it does after the login: the host has no agent yet
         with suppress(OSError):
             self.popen.stdin.close()
 
@@ -274,9 +299,14 @@ class RemoteJob(Job):
         super().__exit__(kind, error, trace)
 
     def start(self, spec: ProcessSpec) -> RemoteProcess:
-        """Start an ssh client and send the agent its order, once few others log in. Raises MachineError without an ssh client."""
+        """Start an ssh client and send the agent its order, once few others log in.
+
+        Raises MachineError without an ssh client, and JobFailed where a process that was started before has failed.
+        """
+        self.check_failed()
         while sum(child.logs_in() for child in self.children if isinstance(child, RemoteProcess)) >= LOGINS_MOST:
             time.sleep(LOOK_S)
+            self.check_failed()
         host = self._hosts.host(spec.node)
         environment = environment_for_ssh()
         keys = self._keys[spec.node].text() if self._keys else None
@@ -285,15 +315,20 @@ class RemoteJob(Job):
         order = AgentOrder(VERSION, self.id, spec.slug, list(spec.argv), spec.environment, keys, observers)
         try:
             with explained(f"ssh to {host.address}"), held_back():
-                popen = subprocess.Popen(
-                    ssh_argv(host),
-                    env=environment | mark(self.id, f"{spec.slug}.ssh"),
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,
-                    preexec_fn=die_with_parent(os.getpid()),
-                )
+                # An order has 100 bytes per host, and ssh reads it after the login. A socket takes 200 KB of it, a pipe 64 KiB,
+                # or 8 KiB once the user has many pipes.
+                ours, theirs = socket.socketpair()
+                with ours, theirs:
+                    popen = subprocess.Popen(
+                        ssh_argv(host),
+                        env=environment | mark(self.id, f"{spec.slug}.ssh"),
+                        stdin=theirs.fileno(),
+                        stdout=subprocess.PIPE,
+                        stderr=subprocess.STDOUT,
+                        start_new_session=True,
+                        preexec_fn=die_with_parent(os.getpid()),
+                    )
+                    popen.stdin = ours.makefile("wb")
         except OSError as error:
             raise MachineError(f"cannot start ssh ({error.strerror}): install the OpenSSH client") from None
         process = RemoteProcess(spec, popen, host, relay)

@@ -23,6 +23,7 @@ from msgspec.structs import replace
 from nalb.errors import InputError, MachineError, PeerError, is_full, listed
 from nalb.events import AnyEvent, EndedEvent, FailureEvent, StartedEvent
 from nalb.failures import NOT_LEFT, Cause, Failure, JobFailed, Moment, Phase, carried
+from nalb.launch.agent import TERM_GRACE_S
 from nalb.launch.lost_variables import LostVariables
 from nalb.launch.output import STATE_S, Kind, Piece, pieces_of
 from nalb.launch.processes import LocalProcess, start_here
@@ -35,7 +36,6 @@ from nalb.process.proc import Stop
 from nalb.process.streams import discard_output
 from nalb.settings import silence_of
 
-TERM_GRACE_S = 1.5
 KILL_GRACE_S = 3.0  # the time that killed processes get to end
 AFTER_WORKERS_S = 7.0  # the limit for servers and scheduler, which end milliseconds after the workers by themselves
 SETTLE_S = 0.3  # the wait after a failure for other processes that the same cause ends
@@ -142,16 +142,20 @@ class Job:
         self._guardian.check()
         self._check()
         self._descent.reap([child.popen.pid for child in self.children])
-        if self._note_failed():
-            with held_back():  # a signal in this time, such as Ctrl-C at the sight of an error, would hide who failed
-                self._wait_for_culprit()
-                self._fail(self._failure())
+        self.check_failed()
         try:
             is_over = self._are_over()
         except JobFailed as error:
             self._fail(error)
         self._tell_ended()
         return is_over
+
+    def check_failed(self) -> None:
+        """Raise JobFailed if one of the processes that were started has failed."""
+        if self._note_failed():
+            with held_back():  # a signal in this time, such as Ctrl-C at the sight of an error, would hide who failed
+                self._wait_for_culprit()
+                self._fail(self._failure())
 
     def _fail(self, error: JobFailed) -> NoReturn:
         """Tell of the failure and raise it."""

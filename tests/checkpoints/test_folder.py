@@ -92,6 +92,17 @@ def test_damaged_ones_are_skipped(tmp_path: Path, damage: Callable[[Path], None]
     assert len(skipped) == 1
     assert skipped[0].why
     assert skipped[0].is_damaged
+    if damage in (cut, empty, rename):  # the others damage the arrays, which newest_progress does not read
+        assert folder.newest_progress(tmp_path) == (found.checkpoint.progress, skipped)
+
+
+def test_the_progress_is_told_by_a_files_beginning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or by the whole file, where the header is longer or damaged."""
+    flip(write(tmp_path, 20, 40)[1])
+    assert folder.newest_progress(tmp_path) == (example(40).progress, [])
+    damaged = folder.newest(tmp_path)[1]
+    monkeypatch.setattr(folder, "BEGINNING_BYTES", 100)
+    assert folder.newest_progress(tmp_path) == (example(20).progress, damaged)
 
 
 def test_what_cannot_be_read_just_now_is_skipped_and_not_damaged(tmp_path: Path) -> None:
@@ -114,6 +125,8 @@ def test_another_versions_checkpoint_is_not_passed_over(tmp_path: Path, monkeypa
         match=rf"checkpoint {newer}: {formats}: use the one",
     ):
         folder.newest(tmp_path)
+    with pytest.raises(CheckpointError, match=formats):
+        folder.newest_progress(tmp_path)
 
 
 def test_a_setting_that_could_not_be_read_back_leaves_what_was_there(tmp_path: Path) -> None:

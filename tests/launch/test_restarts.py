@@ -121,6 +121,20 @@ def test_restarts_say_where_the_job_goes_on(tmp_path: Path) -> None:
     )
 
 
+def test_a_restart_reads_only_the_beginning_of_a_checkpoint(tmp_path: Path) -> None:
+    folder.write(tmp_path, example(40, 10_000_000), "n0")
+    before = bytes_read()
+    _, (said,) = run_job(tmp_path / "run", [failed()], RestartPolicy(1, None, tmp_path))
+    assert said.endswith("from iteration 40 (epoch 1, batch 3)")
+    assert bytes_read() - before < 10_000_000  # of 40,000,000
+
+
+def bytes_read() -> int:
+    """By this process, from anywhere."""
+    words = Path("/proc/self/io").read_text(encoding="ascii").split()
+    return int(words[words.index("rchar:") + 1])
+
+
 def test_hosts_are_asked_only_where_a_node_may_be_left_out(tmp_path: Path) -> None:
     """Hosts that hang at a login take 20 s for every eight of them."""
     asked: list[int] = []

@@ -18,6 +18,7 @@ from nalb.errors import InputError, JobError, MachineError
 from nalb.events import AnyEvent, FailureEvent, StartedEvent
 from nalb.failures import DETAIL_MOST, NOT_LEFT, Cause, Failure, JobFailed, Phase
 from nalb.launch import ssh, supervisor
+from nalb.launch.agent import REPORT
 from nalb.launch.hosts import load_hosts
 from nalb.launch.restarts import Attempt, RestartPolicy, see_through
 from nalb.launch.roles import ProcessSpec
@@ -545,7 +546,8 @@ def test_agents_hear_of_the_launcher_while_others_are_still_started(
             if self.children:
                 self.children[0].popen.wait(10)
                 raise MachineError("no more")
-            reader = subprocess.Popen(["head", "-c", "1"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            answer_and_read = ["sh", "-c", 'echo "$1"; exec head -c 1', "-", REPORT + '{"ready":1}']
+            reader = subprocess.Popen(answer_and_read, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
             return ssh.RemoteProcess(spec, reader, self._hosts.host(spec.node))
 
     (tmp_path / "hosts.toml").write_text("[[hosts]]\nname = 'a'\naddress = '10.9.0.1'\n")
