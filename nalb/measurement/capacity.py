@@ -65,7 +65,7 @@ class CapacityEstimator:
         moved = (1 - rules.proof_weight) * known + rules.proof_weight * capacity
         self._rate = np.where(proven, np.where(is_near & self._proven, moved, capacity), bound)
         self._iterations += 1
-        grows = (found.least > hoped) & (rules.growth_grows and not traffic.is_stale)
+        grows = (found.least > self._noise * hoped) & (rules.growth_grows and not traffic.is_stale)
         rest = self._growth if traffic.is_stale else 1.0  # no plan has hoped for a growth that is newer
         self._growth = np.where(exceeded & (known > 0), rules.growth * np.where(grows, self._growth, 1.0), rest)
         matters = ~proven & (found.least > self._noise * within) & self._is_shared

@@ -47,9 +47,9 @@ def pairwise(nodes: Sequence[Node], model_bytes: float, capacities: Capacities, 
         m_fast' = ((N-2)(m_slow + m_fast) S_fast - M (S_slow - S_fast)) / ((N-2)(S_fast + S_slow)),
     kept within [0, m_slow + m_fast]; until t_slow - t_fast <= tolerance t_slow. Where cores are known, t_i is the longer of the
     links' and the cores' time, and the two servers' longer times are made equal. A server with share 0 that is still slower than
-    the rest leaves the pairing. Caps of pairs are not seen. With fewer than two servers, or servers whose load does not depend on
-    their share (two workers: b = 0), shares stay equal. By sites: the sites are balanced like nodes, and levels.split divides their
-    shares. Every exchange lowers sum_i (a_i m_i + b_i m_i^2 / 2) / S_i, so the loop ends.
+    the rest leaves the pairing, which ends where the load of the slowest server does not depend on its share (two workers: b = 0).
+    Caps of pairs are not seen. With fewer than two servers, or a single worker, shares stay equal. By sites: the sites are balanced
+    like nodes, and levels.split divides their shares. Every exchange lowers sum_i (a_i m_i + b_i m_i^2 / 2) / S_i, so the loop ends.
 
     Returns bytes, shape (N,); ties go to the lower index. Cost: O(log N) an exchange, about N/2 exchanges per halving of the
     spread. Raises InputError for a tolerance that is not in (0, 1). Source: Cai et al., Algorithm 1. Its Eq. 14 prints
@@ -67,7 +67,7 @@ def pairwise(nodes: Sequence[Node], model_bytes: float, capacities: Capacities, 
     shares = average(nodes, model_bytes)
     _, per_share = linear_load(nodes, model_bytes)
     servers = server_indices(nodes)
-    if len(servers) < 2 or (per_share[:, servers].max(axis=0) <= 0).any():
+    if len(servers) < 2 or (per_share[:, servers].max(axis=0) < 0).any():
         return shares
     m: list[float] = shares[servers].tolist()
     limits = limits_s(nodes, model_bytes, capacities)[:, :, servers]
@@ -89,7 +89,8 @@ def pairwise(nodes: Sequence[Node], model_bytes: float, capacities: Capacities, 
         while fastest[0][0] != times[fastest[0][1]]:
             heapq.heappop(fastest)
         slow, fast = slowest[0][1], fastest[0][1]
-        if times[slow] - times[fast] <= tolerance * times[slow]:
+        is_flat = all(slope_s == 0 for _, slope_s in of_node[slow])
+        if is_flat or times[slow] - times[fast] <= tolerance * times[slow]:
             break
         both = m[slow] + m[fast]
         meetings = [_meeting(one, other, both) for one in of_node[slow] for other in of_node[fast]]

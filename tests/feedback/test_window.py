@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nalb.feedback.window import (
-    LEAST_SLICES,
+    LEAST_SLICES_PER_SERVER,
     SLICES_PER_SERVER,
     LinkPace,
     choose_windows,
@@ -24,6 +24,7 @@ NEAR = LinkPace(
     wire_part=1.0,
     uplinks=[1e7, 5e7],
     round_trip_s=0.0,
+    capped_s=0.0,
     is_bbr=False,
     fastest=5e7,
     compute_spread_s=0.0,
@@ -44,6 +45,7 @@ def never():
         (replace(NEAR, compute_spread_s=0.55), True, []),  # the windows make up for 0.4 s, and they gain 0.1 s
         # three of these round trips are less than a twentieth of the links' time
         (replace(NEAR, round_trip_s=0.01), True, [4_100_000, 8_500_000]),
+        (replace(NEAR, capped_s=0.2), True, [6_000_000, 18_000_000]),
     ],
 )
 def test_where_delay_does_not_count_it_is_asked_whether_there_may_be_windows(pace, may_have, expected):
@@ -61,15 +63,15 @@ def test_where_delay_counts_nobody_is_asked():
 @given(st.lists(st.floats(1e4, 1e10), min_size=1, max_size=30), st.integers(1, 30))
 def test_each_worker_has_slices_under_way_and_all_together_so_many_per_server(uplinks, servers):
     windows = usual_windows(1000, servers, uplinks)
-    assert min(windows) >= 1000 * LEAST_SLICES
+    assert min(windows) >= 1000 * LEAST_SLICES_PER_SERVER * servers
     assert sum(windows) >= 1000 * SLICES_PER_SERVER * servers * len(uplinks) - len(uplinks)
     assert [windows[i] for i in np.argsort(uplinks)] == sorted(windows)
 
 
 def test_a_window_grows_as_the_root_of_the_uplink():
-    slow, fast = usual_windows(1000, 10, [1e6, 9e6])
-    assert fast == pytest.approx(3 * slow, rel=1e-3)
-    assert usual_windows(1000, 10, [2e6, 18e6]) == pytest.approx([slow, fast], abs=1)
+    slow, fast = usual_windows(1000, 10, [4e6, 9e6])
+    assert fast == pytest.approx(1.5 * slow, rel=1e-3)
+    assert usual_windows(1000, 10, [8e6, 18e6]) == pytest.approx([slow, fast], abs=1)
 
 
 @pytest.mark.parametrize("model_bytes", [1_000_000, 12_900_000, 100_000_000])

@@ -82,7 +82,7 @@ def test_pairwise_is_never_worse_than_average(network, model_bytes):
 def test_pairwise_ends_within_its_tolerance_of_the_optimum(network, model_bytes):
     nodes, capacities = network
     _, (per_share, _) = linear_load(nodes, model_bytes)
-    assume(all(b > 0 for b, node in zip(per_share, nodes, strict=True) if node.is_server))
+    assume(all(b >= 0 for b, node in zip(per_share, nodes, strict=True) if node.is_server))
     time_s = completion_s(nodes, pairwise(nodes, model_bytes, capacities), model_bytes, capacities)
     assert time_s <= bound_s(nodes, model_bytes, capacities) / (1 - TOLERANCE) * (1 + 1e-9)
 
@@ -287,14 +287,14 @@ def pairwise_by_search(nodes, model_bytes, capacities):
     shares = average(nodes, model_bytes)
     (a, _), (b, _) = linear_load(nodes, model_bytes)
     servers = [i for i, node in enumerate(nodes) if node.is_server]
-    if len(servers) < 2 or (b[servers] <= 0).any():
+    if len(servers) < 2 or (b[servers] < 0).any():
         return shares
     start, slope = a / capacities.limit, b / capacities.limit
     while True:
         times = start + slope * shares
         slow = max((i for i in servers if shares[i] > 0), key=lambda i: times[i])
         fast = min(servers, key=lambda i: times[i])
-        if times[slow] - times[fast] <= TOLERANCE * times[slow]:
+        if slope[slow] == 0 or times[slow] - times[fast] <= TOLERANCE * times[slow]:
             return shares
         both = shares[slow] + shares[fast]
         moved = slope[slow] * both + start[slow] - start[fast]

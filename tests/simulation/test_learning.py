@@ -1,5 +1,6 @@
 """No wrong estimate keeps itself alive: from whatever another network taught, plans come to the true optimum."""
 
+from dataclasses import replace
 from statistics import median
 
 import numpy as np
@@ -8,7 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nalb.planning.nodes import Capacities, Node
+from nalb.planning.shares import bound_s
 from nalb.planning.slices import Tensor
+from nalb.simulation.exchange import MessageWeight
 from nalb.simulation.families import draw_network
 from nalb.simulation.job import by_planner, by_slices, planner_of, windows_of
 
@@ -53,3 +56,44 @@ def test_plans_do_not_lock_after_a_redraw_of_all_rates():
     best = by_slices("exact", nodes, planner.layout, after, 1, 0)[0]
     assert done[0].time_s > 1.5 * best.time_s
     assert median(one.time_s for one in done[4:]) < 1.05 * best.time_s
+
+
+def rates(*mbps):
+    return Capacities.from_lists(*[[125e3 * one for one in mbps]] * 2)
+
+
+def test_a_window_of_a_slow_worker_does_not_slow_it_down():
+    """It needs pushes and answers under way at the same time, of each server."""
+    nodes, tensors = [Node(f"n{i}") for i in range(8)], [Tensor("w", 1_000_000, "float32")]
+    planner = planner_of(nodes, tensors, 1000.0)
+    by_planner("exact", nodes, planner.layout, rates(*[1000] * 8), 4, planner)
+    one_fell = rates(10, *[1000] * 7)
+    done = by_planner("exact", nodes, planner.layout, one_fell, 14, planner, MessageWeight())
+    bound = bound_s(nodes, planner.layout.model_bytes, one_fell)
+    assert max(one.time_s for one in done[4:]) < 1.1 * bound
+
+
+def test_a_window_of_a_slow_worker_that_sums_nothing_does_not_slow_it_down():
+    nodes = [Node("a"), Node("b"), Node("c"), Node("w", is_server=False)]
+    planner = planner_of(nodes, TENSORS, ALPHA_BYTES)
+    links = rates(100, 100, 100, 10)
+    done = by_planner("exact", nodes, planner.layout, links, 8, planner, MessageWeight())
+    assert max(one.time_s for one in done[3:]) < 1.1 * bound_s(nodes, planner.layout.model_bytes, links)
+
+
+def test_windows_do_not_hold_up_what_goes_past_a_capped_pair():
+    nodes, tensors = [Node(f"n{i}") for i in range(4)], [Tensor("w", 1_000_000, "float32")]
+    links = replace(rates(100, 100, 100, 100), pairs=dict.fromkeys([(0, 1), (1, 0)], 5 * 125e3))
+    planner = planner_of(nodes, tensors, 1000.0)
+    done = by_planner("exact", nodes, planner.layout, links, 20, planner, MessageWeight())
+    assert max(one.time_s for one in done[6:]) < 1.1 * bound_s(nodes, planner.layout.model_bytes, links)
+
+
+def test_a_node_that_comes_back_is_not_taken_for_a_faster_one():
+    nodes, tensors = [Node(f"n{i}") for i in range(4)], [Tensor("w", 500_000, "float32")]
+    planner = planner_of(nodes, tensors, 1000.0)
+    fell, back = rates(20, 100, 100, 100), rates(100, 100, 100, 100)
+    for links, rounds in ((back, 6), (fell, 6)):
+        by_planner("exact", nodes, planner.layout, links, rounds, planner, MessageWeight())
+    done = by_planner("exact", nodes, planner.layout, back, 6, planner, MessageWeight())
+    assert max(one.time_s for one in done[1:]) < 1.5 * bound_s(nodes, planner.layout.model_bytes, back)

@@ -209,7 +209,7 @@ class Planner:
         """The windows of a plan where no block asks for one."""
         if learns_from_times:
             return []
-        pace = known.pace(plan.predicted_s, self.layout)
+        pace = known.pace(plan, self.layout)
         self._is_far = pace is not None and delay_counts(pace.round_trip_s, pace.links_s)
         # asked also where windows do not depend on it: it counts iterations
         may_have = self._trust.allow_window(self._ignores_late)

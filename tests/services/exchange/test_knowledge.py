@@ -21,6 +21,7 @@ from tests.services.exchange.test_decision import JOB, LAYOUT, MEASURED, NAMES, 
 MODEL_BYTES = LAYOUT.model_bytes
 TRUE = Capacities(*RATES, {})
 EQUAL = decide(PlanContext(0, LAYOUT, None, needs_equal_shares=False), NOTHING, PlanOptions(AVERAGE)).plan
+PREDICTED = replace(EQUAL, predicted_s=1.0)
 NONE = samples_of([])
 
 
@@ -34,7 +35,7 @@ def test_nothing_is_known_at_first():
     known = NetworkKnowledge(JOB, CapacityEstimator).now
     assert (known.capacities, known.cores, known.configured) == (None, None, None)
     assert known.exchange_s(EQUAL.held_shares, MODEL_BYTES) is None
-    assert known.pace(None, LAYOUT) is None
+    assert known.pace(PREDICTED, LAYOUT) is None
     assert not any(known.observations)
 
 
@@ -76,13 +77,26 @@ def test_delay_adds_round_trips_to_what_links_need():
     told = knowledge.now
     far = replace(MEASURED, round_trip_s=told.round_trip_s, is_bbr=told.is_bbr)
     assert far.exchange_s(EQUAL.held_shares, MODEL_BYTES) == pytest.approx(near + 3 * 0.1)
-    assert far.pace(1.0, LAYOUT).is_bbr
+    assert far.pace(PREDICTED, LAYOUT).is_bbr
 
 
 @pytest.mark.parametrize(("round_trip_s", "counted_s"), [(0.0, 0.0), (wire.FAR_S / 2, 0.0), (wire.FAR_S, wire.FAR_S)])
 def test_short_round_trips_do_not_count_for_windows(round_trip_s, counted_s):
-    pace = replace(MEASURED, round_trip_s=round_trip_s).pace(1.0, LAYOUT)
+    pace = replace(MEASURED, round_trip_s=round_trip_s).pace(PREDICTED, LAYOUT)
     assert (pace.round_trip_s, pace.fastest) == (counted_s, 25e6)
+
+
+def test_a_slice_is_away_for_as_long_as_its_capped_pairs_need():
+    def capped_s(*rates, plan=PREDICTED):
+        pairs = dict(zip([(0, 3), (3, 0)], rates, strict=False))
+        estimate = replace(MEASURED.estimate, pairs=pairs)
+        return replace(MEASURED, estimate=estimate).pace(plan, LAYOUT).capped_s * 1e6 / LAYOUT.common_bytes
+
+    assert capped_s() == 0
+    assert capped_s(1e6) == pytest.approx(2)  # a push to one end shares the pair with an answer of the other
+    assert capped_s(1e6, 2e6) == pytest.approx(2 + 1)
+    probes_alone = replace(PREDICTED, shares_bytes=(100, PREDICTED.shares_bytes[1], PREDICTED.shares_bytes[2], 100))
+    assert capped_s(1e6, plan=probes_alone) == 0
 
 
 def test_configured_rates_are_told_for_the_jobs_nodes():
