@@ -2,7 +2,7 @@
 
 The hub's namespace holds a bridge and the hub's end of every link. Each node has its own namespace, whose eth0 is the other end.
 A site is a namespace with a bridge of its own: the links of its nodes end there, and one link leads from it to the hub's bridge.
-Where the kernel cannot delay and lose packets, a process in the hub's namespace carries the links that do (delay_line.py).
+A process in the hub's namespace carries the links that delay or lose packets (delay_line.py).
 
 Both ends of a link are made inside their namespaces, so the root namespace never holds anything of a network. So any number of
 networks can use the same addresses at once, and removing the namespaces removes everything.
@@ -24,8 +24,7 @@ from netem import cgroups, delay_line, namespaces, qdiscs, shaping
 from netem.network import MAX_NODES, Network
 from netem.network_tables import Site
 from netem.schedule import Numbers
-from netem.wires import Shaped, Wire
-from netem.wires import wires as wires_of
+from netem.wires import Shaped, Wire, wires
 
 SUBNET_PREFIX = "10.77.0."
 SUBNET_BITS = 24
@@ -63,11 +62,6 @@ def addresses(network: Network) -> list[str]:
 def hardware_address(address: str) -> str:
     """The Ethernet address of the interface with this IPv4 address: its bytes after 02:00, which marks addresses of one's own."""
     return ":".join(f"{byte:02x}" for byte in (2, 0, *map(int, address.split("."))))
-
-
-def wires(network: Network) -> dict[str, Wire]:
-    """The link of each node and site as this machine makes it, by name."""
-    return wires_of(network, qdiscs.has_netem())
 
 
 def rules_of(network: Network, wire: Wire, now: Numbers) -> list[delay_line.Rule]:

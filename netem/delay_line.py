@@ -1,4 +1,4 @@
-"""`python -m netem.delay_line`: delay, jitter, loss and reordering where the kernel has no netem qdisc.
+"""`python -m netem.delay_line`: delay, jitter, loss and reordering of an emulated network's packets.
 
 Each network has one such process, in the hub's namespace, so removing the network kills it. A link that delays or loses packets is
 two veth pairs, whose inner ends are both in the hub's namespace. The process carries packets between these ends, by C code

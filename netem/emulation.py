@@ -18,7 +18,7 @@ from netem.network import Network
 from netem.network_tables import HIGH_CPU_QUOTA, HIGH_MBPS, LOW_CPU_QUOTA, LOW_MBPS
 from netem.schedule import CpuQuotas, Delays, NodeRates, Numbers, PairCaps, quotas_at
 from netem.shaping import Impairments
-from netem.wires import Wire
+from netem.wires import Wire, wires
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ class Emulation:
         self._limits = (limits or cpu_limits.choose(network)) if network.limits_cpu else None
         self._quotas: CpuQuotas = quotas_at(network, 0.0)
         self._now = Numbers.at(network, 0.0)
-        self._wires = build.wires(network)
+        self._wires = wires(network)
         self._lock = threading.Lock()
         self._guardian: NetworkGuardian | None = None
         self._needed: list[daemon.Daemon] = []
@@ -291,7 +291,7 @@ def attach(network: Network) -> Emulation:
     Raises InputError where it is not up, was built from a file that differs, belongs to a command that is running, or is not whole.
     """
     hub = namespaces.hub_namespace(network.name)
-    wanted = {hub, *(wire.namespace for wire in build.wires(network).values())}
+    wanted = {hub, *(wire.namespace for wire in wires(network).values())}
     standing = set(filter(namespaces.is_namespace, namespaces.standing(network.name)))
     if not standing:
         raise InputError(f"network {network.name} is not up: run `nalb net up` first")

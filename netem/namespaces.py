@@ -26,6 +26,7 @@ from pyroute2 import IPRoute, netns
 from nalb.errors import MachineError
 from nalb.process import proc
 from nalb.process.exhaustion import explained
+from netem.rootless import IN_CONTAINER
 
 T = TypeVar("T")
 
@@ -97,9 +98,9 @@ def create(namespace: str, naming: AbstractContextManager[None] | None = None) -
     except FileExistsError:
         raise
     except OSError as error:
-        raise MachineError(
-            f"namespace {namespace} cannot be made ({error}): run as root on a kernel with network namespaces"
-        ) from error
+        is_denied = error.errno == errno.EACCES  # as AppArmor denies a container's mounts
+        remedy = IN_CONTAINER if is_denied else "run as root on a kernel with network namespaces"
+        raise MachineError(f"namespace {namespace} cannot be made ({error}): {remedy}") from error
 
 
 def require_tool() -> None:

@@ -1,13 +1,13 @@
 """Puts an `Egress` on an interface over netlink, changes it while packets flow, and reads it back.
 
 A change keeps the qdiscs and classes, and so the packets that wait in them. Handles: `1:` is the root (tbf or htb), `1:1` the htb
-class that holds the node's rate, `1:10` onward its leaves, `10:` onward the queues of the leaves, `2:` the queue in a tbf.
+class that holds the node's rate, `1:10` onward its leaves, `10:` onward the queues of the leaves. Queues count bytes. The
+kernel's netem qdisc is not used for delay and loss, since its queue counts packets of any size, also those that are only delayed.
 """
 
 import ipaddress
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
 
 from pyroute2 import IPRoute
 from pyroute2.netlink.exceptions import NetlinkError
@@ -16,12 +16,11 @@ from pyroute2.netlink.rtnl.tcmsg import plugins
 from nalb.errors import MachineError
 from nalb.units import mbps_to_bytes_per_s
 from netem.namespaces import inside_scratch
-from netem.shaping import FRAME_BYTES, Egress, Impairment
+from netem.shaping import FRAME_BYTES, Egress
 
 ROOT = 0x10000
 ROOT_CLASS = 0x10001
 FIRST_LEAF = 0x10
-BUCKET_QUEUE = 0x20000  # handle of the queue inside a token bucket
 TC_H_ROOT = 0xFFFFFFFF
 ETH_P_IP = 0x0800
 IP_DESTINATION_OFFSET = 16  # of the destination address within the IPv4 header
@@ -75,11 +74,10 @@ def check(netlink: IPRoute, index: int, egress: Egress, place: str) -> None:
 
 def require(kinds: tuple[str, ...]) -> None:
     """Try each qdisc in a scratch namespace. Raises MachineError, which names the qdiscs that the kernel lacks."""
-    options: dict[str, dict[str, float]] = {
+    options = {
         "tbf": {"rate": 1_000_000, "burst": 10_000, "limit": 10_000},
         "htb": {"default": 1},
         "bfifo": {"limit": 10_000},
-        "netem": _netem(Impairment(1, 0, 0, 0), 10_000, 1),
     }
 
     def lacking() -> list[str]:
@@ -94,20 +92,8 @@ def require(kinds: tuple[str, ...]) -> None:
         return missing
 
     missing = inside_scratch(lacking)
-    if "netem" in missing:
-        raise MachineError("this kernel has no netem qdisc: load sch_netem (CONFIG_NET_SCH_NETEM)")
     if missing:
         raise MachineError(f"this kernel lacks the qdisc {', '.join(missing)}: load sch_{missing[0]}")
-
-
-@cache
-def has_netem() -> bool:
-    """Whether the kernel has the netem qdisc, which delays and loses packets."""
-    try:
-        require(("netem",))
-    except MachineError:
-        return False
-    return True
 
 
 @contextmanager
@@ -127,9 +113,6 @@ def _set_bucket(netlink: IPRoute, index: int, egress: Egress, verb: str) -> None
         "limit": egress.queue_bytes,
     }
     netlink.tc(verb, "tbf", index=index, parent=TC_H_ROOT, handle=ROOT, **_whole(options))
-    if egress.impairment:
-        options = _netem(egress.impairment, egress.queue_bytes, egress.rate_mbps)
-        netlink.tc(verb, "netem", index=index, parent=ROOT_CLASS, handle=BUCKET_QUEUE, **options)
 
 
 def _set_classes(netlink: IPRoute, index: int, egress: Egress, verb: str) -> None:
@@ -147,48 +130,24 @@ def _set_classes(netlink: IPRoute, index: int, egress: Egress, verb: str) -> Non
             "quantum": leaf.quantum_bytes,
         }
         netlink.tc(f"{verb}-class", "htb", index=index, handle=ROOT | minor, parent=ROOT_CLASS, **_whole(options))
-        queue = {"index": index, "parent": ROOT | minor, "handle": minor << 16}
-        if leaf.impairment:
-            netlink.tc(verb, "netem", **queue, **_netem(leaf.impairment, leaf.queue_bytes, leaf.ceiling_mbps))
-        else:
-            netlink.tc(verb, "bfifo", **queue, limit=leaf.queue_bytes)
+        netlink.tc(verb, "bfifo", index=index, parent=ROOT | minor, handle=minor << 16, limit=leaf.queue_bytes)
 
 
 def _whole(options: dict[str, float]) -> dict[str, int]:
     return {name: int(value) for name, value in options.items()}
 
 
-def _netem(impairment: Impairment, queue_bytes: int, rate_mbps: float) -> dict[str, float]:
-    """The options of a netem qdisc, with delays in whole microseconds. Its limit counts packets, delayed and waiting ones."""
-    in_flight_bytes = mbps_to_bytes_per_s(rate_mbps) * (impairment.delay_ms + impairment.jitter_ms) / 1000
-    return {
-        "delay": int(impairment.delay_ms * 1000),
-        "jitter": int(impairment.jitter_ms * 1000),
-        "loss": impairment.loss_percent,
-        "prob_reorder": impairment.reorder_percent,
-        "limit": int((queue_bytes + in_flight_bytes) / FRAME_BYTES) + 1,
-    }
-
-
 def _expected(egress: Egress) -> dict[str, float]:
-    """The numbers that `_read` must find, by name: bytes, bytes per second or (netem's limit) packets."""
+    """The numbers that `_read` must find, by name: bytes or bytes per second."""
     rate = mbps_to_bytes_per_s(egress.rate_mbps)
     if not egress.leaves:
-        expected = {"tbf rate": rate, "tbf limit": egress.queue_bytes}
-        if egress.impairment:
-            options = _netem(egress.impairment, egress.queue_bytes, egress.rate_mbps)
-            expected[f"queue {ROOT_CLASS:#x} limit"] = options["limit"]
-            del expected["tbf limit"]  # tbf gives its limit to its own bfifo, whose place netem takes here
-        return expected
+        return {"tbf rate": rate, "tbf limit": egress.queue_bytes}
     expected = {f"class {ROOT_CLASS:#x} rate": rate, f"class {ROOT_CLASS:#x} ceil": rate}
     for number, leaf in enumerate(egress.leaves):
         handle = ROOT | (FIRST_LEAF + number)
         expected[f"class {handle:#x} rate"] = mbps_to_bytes_per_s(leaf.guaranteed_mbps)
         expected[f"class {handle:#x} ceil"] = mbps_to_bytes_per_s(leaf.ceiling_mbps)
-        limit = float(leaf.queue_bytes)
-        if leaf.impairment:
-            limit = _netem(leaf.impairment, leaf.queue_bytes, leaf.ceiling_mbps)["limit"]
-        expected[f"queue {handle:#x} limit"] = limit
+        expected[f"queue {handle:#x} limit"] = leaf.queue_bytes
     return expected
 
 
@@ -200,7 +159,7 @@ def _read(netlink: IPRoute, index: int) -> dict[str, float]:
         if kind == "tbf":
             parameters = options.get_attr("TCA_TBF_PARMS")
             found["tbf rate"], found["tbf limit"] = parameters["rate"], parameters["limit"]
-        elif kind in ("bfifo", "netem"):
+        elif kind == "bfifo":
             found[f"queue {qdisc['parent']:#x} limit"] = options["limit"]
     for shaping_class in netlink.get_classes(index=index):
         if shaping_class.get_attr("TCA_KIND") == "htb":

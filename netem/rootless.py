@@ -19,10 +19,14 @@ CAP_NET_ADMIN = 12
 CAP_SYS_ADMIN = 21
 NS_GET_USERNS = 0xB701  # linux/nsfs.h: the user namespace that owns a namespace
 UNSHARE = ("unshare", "--user", "--map-root-user", "--net", "--mount")
+MOUNT = ("mount", "-t", "tmpfs", "tmpfs")
+# The trial mounts, since AppArmor may let the namespaces be made and then take away the capabilities.
+TRIAL = (*UNSHARE, *MOUNT, "/run")
 REMEDY = (
     "run it as root, or allow user namespaces: sysctl kernel.unprivileged_userns_clone=1 where that exists,"
     " sysctl user.max_user_namespaces above 0, sysctl kernel.apparmor_restrict_unprivileged_userns=0 where that exists"
 )
+IN_CONTAINER = "if this is a container, start it with --privileged"
 
 
 def has_privilege() -> bool:
@@ -73,14 +77,12 @@ def ensure_privilege() -> None:
     if shutil.which(UNSHARE[0]) is None:
         raise MachineError("no root, and no `unshare` to do without: run it as root, or install util-linux")
     with explained(UNSHARE[0]):
-        trial = subprocess.run([*UNSHARE, "true"], capture_output=True, text=True, check=False)
+        trial = subprocess.run(TRIAL, capture_output=True, text=True, check=False)
     if trial.returncode != 0 and os.geteuid() == 0:
-        raise MachineError(
-            "root may not make network namespaces here, as in a container: start the container with --privileged, or with"
-            " the capabilities NET_ADMIN and SYS_ADMIN"
-        )
+        raise MachineError(f"root may not make network namespaces here: {IN_CONTAINER}")
     if trial.returncode != 0:
-        raise MachineError(f"no root, and no user namespace ({trial.stderr.strip()}): {REMEDY}")
+        why = " ".join(trial.stderr.split())
+        raise MachineError(f"no root, and no user namespace in which to mount ({why}): {REMEDY}")
     command = [sys.executable, *sys.orig_argv[1:]]
     sys.stdout.flush()
     sys.stderr.flush()
@@ -107,11 +109,10 @@ def prepare() -> None:
     place = directory if directory.is_dir() else Path("/run")
     if place != directory:
         _require_unused(place, f"name another place, or make {directory} as root")
-    argv = ["mount", "-t", "tmpfs", "tmpfs", str(place)]
-    with explained(argv[0]):
-        mounted = subprocess.run(argv, capture_output=True, text=True, check=False)
+    with explained(MOUNT[0]):
+        mounted = subprocess.run([*MOUNT, place], capture_output=True, text=True, check=False)
     if mounted.returncode != 0:
-        raise MachineError(f"tmpfs cannot be mounted on {place} ({mounted.stderr.strip()}): run it as root")
+        raise MachineError(f"tmpfs cannot be mounted on {place} ({' '.join(mounted.stderr.split())}): {REMEDY}")
     directory.mkdir(exist_ok=True)
     with IPRoute() as netlink:
         netlink.link("set", index=netlink.link_lookup(ifname="lo")[0], state="up")

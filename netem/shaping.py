@@ -1,5 +1,5 @@
-"""The shaping of each veth end, as numbers. Pure, so that it can be tested without a kernel. qdiscs.py applies it. Where the
-kernel has no netem qdisc, delay_line.py applies the impairments.
+"""The shaping of each veth end, as numbers. Pure, so that it can be tested without a kernel. qdiscs.py applies rates and
+queues, delay_line.py the impairments.
 
 An uplink is the egress of a node's or site's own end of its link, a downlink the egress of the bridge's end. Each is a token
 bucket (tbf), except the uplink of a node with capped pairs. That is an htb tree: one leaf for each capped pair, one for all
@@ -87,7 +87,7 @@ class Egress:
 
     @property
     def unimpaired(self) -> "Egress":
-        """The same egress with rates and queues alone."""
+        """The same egress with rates and queues alone, as qdiscs.py applies it."""
         leaves = tuple(replace(leaf, impairment=None) for leaf in self.leaves)
         return replace(self, impairment=None, leaves=leaves)
 

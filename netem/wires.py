@@ -46,12 +46,12 @@ class Wire:
     def uplink(self, network: Network, now: Numbers) -> "Shaped":
         """The own end with its shaping."""
         egress, _ = self.egresses(network, now)
-        return Shaped(f"{self.access.name} up", self.namespace, self.interface, self._for_tc(egress))
+        return Shaped(f"{self.access.name} up", self.namespace, self.interface, egress.unimpaired)
 
     def downlink(self, network: Network, now: Numbers) -> "Shaped":
         """The bridge's end with its shaping."""
         _, egress = self.egresses(network, now)
-        return Shaped(f"{self.access.name} down", self.bridge_namespace, self.port, self._for_tc(egress))
+        return Shaped(f"{self.access.name} down", self.bridge_namespace, self.port, egress.unimpaired)
 
     def rules(self, network: Network, now: Numbers, address_of: Callable[[str], str]) -> list[Rule]:
         """The delay line's rules for this link; [] if the line does not carry it."""
@@ -62,9 +62,6 @@ class Wire:
             for way, egress in enumerate(self.egresses(network, now))
             for name, impairment in egress.impairments.items()
         ]
-
-    def _for_tc(self, egress: shaping.Egress) -> shaping.Egress:
-        return egress if self.joint is None else egress.unimpaired
 
 
 @dataclass(frozen=True)
@@ -77,8 +74,8 @@ class Shaped:
     egress: shaping.Egress
 
 
-def wires(network: Network, has_netem: bool) -> dict[str, Wire]:
-    """The link of each node and site, by name. `has_netem`: the kernel delays and loses packets, so no delay line is needed."""
+def wires(network: Network) -> dict[str, Wire]:
+    """The link of each node and site, by name."""
     hub = namespaces.hub_namespace(network.name)
     found: dict[str, Wire] = {}
     for index, site in enumerate(network.sites):
@@ -88,12 +85,9 @@ def wires(network: Network, has_netem: bool) -> dict[str, Wire]:
         own = namespaces.node_namespace(network.name, node.name)
         above = namespaces.node_namespace(network.name, node.site) if node.site else hub
         found[node.name] = Wire(node, own, NODE_INTERFACE, above, port_name(network, node.name))
-    if not has_netem:
-        impaired = [wire for wire in found.values() if shaping.is_impaired(network, wire.access)]
-        found |= {
-            wire.access.name: replace(wire, joint=_joint(network, number, wire.access.name))
-            for number, wire in enumerate(impaired)
-        }
+    impaired = [name for name, wire in found.items() if shaping.is_impaired(network, wire.access)]
+    for number, name in enumerate(impaired):
+        found[name] = replace(found[name], joint=_joint(network, number, name))
     return found
 
 

@@ -16,6 +16,23 @@ case $repo$venv in
     ;;
 esac
 
+python311() {
+  local candidate
+  for candidate in python3.11 python3 python; do
+    if command -v "$candidate" >/dev/null 2>&1 &&
+      "$candidate" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null; then
+      echo "$candidate"
+      return 0
+    fi
+  done
+  echo "Python 3.11 is needed, as mxnet 1.9.1 runs on no other: \`apt-get install python3.11\` on Debian 12, elsewhere" \
+    "\`uv python install 3.11\` or conda; PyTorch alone needs no 3.11 (docs/pytorch.md)" >&2
+  return 1
+}
+
+# Before any package is installed. A Debian 12 without Python gets it with the packages.
+if [ ! -x "$venv/bin/python" ] && command -v python3 >/dev/null; then python311 >/dev/null || exit 1; fi
+
 need_debian_packages() { # name... : installs the missing packages if it runs as root; otherwise names the packages that it skips
   local missing=() name
   for name in "$@"; do
@@ -73,19 +90,6 @@ apt_get() ( # arguments... : runs apt-get, waiting while another process holds a
   done
   cat "$said"
 )
-
-python311() {
-  local candidate
-  for candidate in python3.11 python3 python; do
-    if command -v "$candidate" >/dev/null 2>&1 &&
-      "$candidate" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null; then
-      echo "$candidate"
-      return 0
-    fi
-  done
-  echo "Python 3.11 is needed (mxnet 1.9.1 has no wheel that runs on others): apt-get install python3.11" >&2
-  return 1
-}
 
 install_nalb() { # extras, venv: '[mxnet]' or '[dev,mxnet]' in $venv, which is the default; '[torch-tests]' in $venv_torch
   local venv=${2:-$venv} stamp want

@@ -65,6 +65,7 @@ def installing(
         exit ${{code:-0}}
     """
     environment = {**os.environ, "PATH": f"{tmp_path}:/usr/bin:/bin", "LOG": str(log), "FAILS": str(fails)}
+    environment["NALB_VENV"] = sys.prefix  # an environment that is there
     if (tmp_path / "apt.conf").exists():
         environment["APT_CONFIG"] = str(tmp_path / "apt.conf")
     argv = ["unshare", "-m", "bash", "-c", script]
@@ -173,6 +174,21 @@ def test_two_set_ups_at_once_start_no_daemon_either(tmp_path: Path) -> None:
     slow = STAND_INS | {"apt-get": STAND_INS["apt-get"].replace("/usr/sbin/policy", "sleep 2; /usr/sbin/policy")}
     code, happened, done = installing(tmp_path, before, 0, "", slow)
     assert (code, happened[2]) == (0, "policy 101"), done.stderr
+
+
+def test_where_python_is_another_no_package_is_installed(tmp_path: Path) -> None:
+    """As on Debian 13 and Ubuntu 24.04."""
+    programs = {name: f'exec {shutil.which(name)} "$@"' for name in ("bash", "dirname")} | STAND_INS
+    programs["python3"] = "exit 1"  # that its version is not 3.11
+    for name, body in programs.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
+        (tmp_path / name).chmod(0o755)
+    script = f'set -euo pipefail; . "{ROOT}/scripts/setup.sh"; need_debian_packages gcc'
+    environment = {"PATH": str(tmp_path), "NALB_VENV": str(tmp_path / "none"), "LOG": str(tmp_path / "log")}
+    done = subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1), done.stderr
+    assert "`uv python install 3.11` or conda; PyTorch alone needs no 3.11" in done.stderr
+    assert not (tmp_path / "log").exists()
 
 
 def install_nalb(venv: Path, extras: str) -> subprocess.CompletedProcess[str]:

@@ -256,7 +256,7 @@ def _check_torch(args: argparse.Namespace, schemes: list[Variant], encryption: E
     """Raise InputError for what jobs of PyTorch do not have."""
     if encryption.is_on and any(one.scheme is None for one in schemes):
         raise InputError(f"--schemes {RING} does not encrypt: add --plain, or leave it out")
-    if args.transport and args.command:
+    if args.transport:
         raise InputError("--transport is of MXNet alone: leave it out")
     if args.batching or args.parallels or args.train in ("mobilenet", VGG):
         raise InputError("--batching, --parallel and --train, but for --train cnn, are of MXNet alone: leave them out")

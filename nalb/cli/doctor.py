@@ -1,4 +1,5 @@
-"""`nalb doctor`: checks this machine before a job, with a line per check. The exit code is 1 where a check fails.
+"""`nalb doctor`: checks this machine before a job, with a line per check. The exit code is 1 where a check fails, also where only
+jobs in an emulated network cannot run.
 
 The command leaves nothing behind on the machine.
 """
@@ -25,7 +26,9 @@ LIMIT_S = 120.0  # for the checks of a host
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's flags."""
-    parser.add_argument("--json", action="store_true", help="print a JSON list of name, verdict, detail, advice")
+    parser.add_argument(
+        "--json", action="store_true", help="print a JSON list of name, verdict, detail, advice, is_of_emulation"
+    )
     parser.add_argument(
         "--hosts",
         nargs="?",
@@ -133,11 +136,14 @@ def report(table: Iterable[Check], as_json: bool) -> int:
         findings += found
         if not as_json:
             print("\n".join(map(_line, found)), flush=True)
-    failed = [finding.name for finding in findings if finding.verdict == "FAIL"]
+    failed = [finding for finding in findings if finding.verdict == "FAIL"]
+    names = ", ".join(finding.name for finding in failed)
     if as_json:
         print(json.dumps([dataclasses.asdict(finding) for finding in findings], indent=2))
+    elif failed and all(finding.is_of_emulation for finding in failed):
+        print(f"this machine can run a job, but not yet one in an emulated network: {names}")
     elif failed:
-        print(f"this machine cannot run a job yet: {', '.join(failed)}")
+        print(f"this machine cannot run a job yet: {names}")
     else:
         warned = sum(finding.verdict == "warn" for finding in findings)
         print("this machine can run a job" + (f" ({warned} warning{'s' * (warned > 1)})" if warned else ""))

@@ -7,21 +7,24 @@ import argparse
 import math
 import os
 import shutil
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import fields
 from pathlib import Path
 
 from nalb import __version__, workloads
-from nalb.errors import InputError, as_text, did_you_mean
+from nalb.errors import InputError, as_text, did_you_mean, listed
 from nalb.extensions import ESTIMATOR_GROUP, is_own
 from nalb.extras import require
 from nalb.launch.encryption import Encryption
 from nalb.launch.frameworks import FRAMEWORKS, MXNET, TORCH, chosen, chosen_on
 from nalb.launch.hosts import load_hosts
+from nalb.launch.network import configured_capacities, job_nodes
 from nalb.live.following import check_port, metrics_beside
 from nalb.measurement.estimators import DEFAULT_ESTIMATOR, ESTIMATORS
 from nalb.options import JOINT_BATCHING, NETWORK_PREDICTORS, PREDICTORS, STALENESS_MOST, JobOptions
+from nalb.planning.nodes import Capacities, Node
 from nalb.planning.slices import Tensor
 from nalb.reporting.about_file import running, write_about
 from nalb.reporting.attempts import attempts_line
@@ -30,6 +33,9 @@ from nalb.settings import batch_maxima
 from nalb.tokens.policies import FELAS, conflict
 from nalb.tokens.shape import read_weights
 from nalb.tokens.stragglers import FORMS, Stragglers
+from netem.network_file import find_network, load_network
+from netem.rootless import MARK
+from netem.schedule import pair_caps_at
 
 LOW_ALPHA_BYTES, HIGH_ALPHA_BYTES = 1e-3, 1e12
 HIGH_MODEL_BYTES = 1e12  # 1 TB
@@ -285,6 +291,16 @@ def folder(word: str, flag: str) -> str:
         raise InputError(f"{flag} {word}: no home of that name is known here: give the whole path") from None
 
 
+def links_of(file: str) -> tuple[list[Node], Capacities]:
+    """The nodes of a network file and their capacities at 0 s, bytes per second. Says on stderr which caps are left out."""
+    network = load_network(find_network(file))
+    capacities = configured_capacities(network, 0.0)
+    if capacities.uplinks is not None and (caps := pair_caps_at(network, 0.0)):
+        pairs = listed([f"{source} -> {target}" for source, target in caps])
+        print(f"nalb: {network.name} has sites, so its caps of pairs are left out here: {pairs}", file=sys.stderr)
+    return job_nodes(network), capacities
+
+
 def tensors_of(replay: str | None, model_bytes_word: str | None) -> list[Tensor]:
     """The tensors of the carried workload `replay`, or else one tensor of the size in --model-bytes. Raises InputError."""
     if replay is None and model_bytes_word is None:
@@ -344,6 +360,11 @@ def check_metrics_flag(args: argparse.Namespace) -> None:
         require("prometheus_client", "--metrics")
         if not 1 <= args.metrics <= HIGH_PORT:
             raise InputError(f"--metrics {args.metrics}: give a port, 1 to {HIGH_PORT}")
+        if args.network is not None and MARK in os.environ:
+            raise InputError(
+                f"--metrics {args.metrics}: without root the command has a loopback of its own, which nobody else reaches:"
+                f" leave it out, and run `nalb metrics DIR --port {args.metrics}` beside the job"
+            )
         check_port(LOOPBACK, args.metrics, "--metrics")
 
 

@@ -9,10 +9,9 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 
 from nalb import toml_file, workloads
-from nalb.cli.flags import HIGH_ALPHA_BYTES, OWN_HELP, name_of, of_levels, parse_number, tensors_of
+from nalb.cli.flags import HIGH_ALPHA_BYTES, OWN_HELP, links_of, name_of, of_levels, parse_number, tensors_of
 from nalb.errors import InputError
 from nalb.extensions import SCHEME_GROUP, schemes_with
-from nalb.launch.network import configured_capacities, job_nodes
 from nalb.planning.distribution import Distribution, Situation
 from nalb.planning.explanation import explain, explain_precisions
 from nalb.planning.granularity import FIRST_ALPHA_BYTES
@@ -24,7 +23,6 @@ from nalb.planning.shares import level_bounds_s
 from nalb.planning.slices import Layout, build_layout
 from nalb.schemes import AUTO, SCHEMES
 from nalb.units import bytes_per_s_to_mbps, mbps_to_bytes_per_s
-from netem.network_file import find_network, load_network
 
 HIGH_MBPS = 1e9  # 1 Pbit/s: a higher rate is a typing mistake
 # The schemes whose plans need capacities alone.
@@ -203,8 +201,7 @@ def _network(file: str, pairs_file: str | None) -> tuple[list[Node], Capacities]
     """The nodes and capacities in bytes per second that --network gives, at 0 s."""
     if pairs_file:
         raise InputError("--pairs is of --capacities-mbps: a network file says its caps itself")
-    network = load_network(find_network(file))
-    return job_nodes(network), configured_capacities(network, 0.0)
+    return links_of(file)
 
 
 def _parse_rate(word: str) -> tuple[float, float]:

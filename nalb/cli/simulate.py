@@ -15,6 +15,7 @@ from nalb.cli.flags import (
     HIGH_ALPHA_BYTES,
     HIGH_MODEL_BYTES,
     OWN_HELP,
+    links_of,
     name_of,
     of_levels,
     parse_names,
@@ -25,7 +26,6 @@ from nalb.compare.progress import new_console, show_table
 from nalb.compare.variants import ONE_LEVEL
 from nalb.errors import InputError, did_you_mean
 from nalb.extensions import ESTIMATOR_GROUP, SCHEME_GROUP, estimators_with, is_own, load_scheme
-from nalb.launch.network import configured_capacities, job_nodes
 from nalb.measurement.estimators import ESTIMATORS
 from nalb.planning.explanation import explain_precisions
 from nalb.planning.granularity import FIRST_ALPHA_BYTES
@@ -46,8 +46,6 @@ from nalb.tokens.policies import PARALLELS
 from nalb.tokens.shape import read_weights
 from nalb.tokens.stragglers import FORMS, Stragglers
 from nalb.units import mbps_to_bytes_per_s
-from netem.network_file import carried_networks, find_network, load_network
-from netem.schedule import pair_caps_at
 
 SLICES_UP_TO = 16  # nodes up to which --by auto simulates slices; with more nodes slices take minutes
 HIGH_NODES = 100_000
@@ -73,7 +71,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--network",
         metavar="NETWORK",
-        help="network file, or the name of a carried one; rates at 0 s; with --run: where the run's is not a carried one",
+        help="network file, or the name of a carried one; rates at 0 s",
     )
     parser.add_argument("--random", metavar="N:LOW-HIGH:SEED", help="N nodes, rates drawn evenly, Mbit/s")
     parser.add_argument("--run", metavar="DIR", help="simulate what a run directory of `nalb compare` did, and compare")
@@ -112,10 +110,8 @@ def main(args: argparse.Namespace) -> int:
         return _simulate_parallel(args)
     message_bytes = parse_number("--message-bytes", args.message_bytes, HIGH_ALPHA_BYTES, low=0)
     wire = MessageWeight(1.0 if args.no_headers else WITH_HEADERS.goodput_part, message_bytes)
-    if not (args.network or args.run) if args.random is None else (args.network or args.run):
-        raise InputError(
-            "give exactly one of --network, --random and --run; --run with --network where its is not a carried one"
-        )
+    if sum(map(bool, (args.network, args.random, args.run))) != 1:
+        raise InputError("give exactly one of --network, --random and --run")
     given = {name: value for name in DEFAULTS if (value := vars(args)[name]) is not None}
     if args.run:
         if given:
@@ -268,8 +264,7 @@ def _slice_flags(args: argparse.Namespace) -> tuple[float, float | None]:
 
 def _network(args: argparse.Namespace) -> tuple[list[Node], Capacities]:
     if args.network:
-        network = load_network(find_network(args.network))
-        return job_nodes(network), configured_capacities(network, 0.0)
+        return links_of(args.network)
     try:
         count, rates, number = args.random.split(":")
         low, high = map(float, rates.split("-"))
@@ -305,21 +300,11 @@ def _simulate_run(args: argparse.Namespace, wire: MessageWeight) -> int:
     """Simulate a run's iterations and print the simulated and measured times of each scheme."""
     run_dir = Path(args.run)
     run = read_run(run_dir)
-    if args.network is None and run.network not in carried_networks():
-        if run.bound_s is None:
-            raise InputError(
-                f"{run_dir} ran on {run.network}, whose rates no file tells: give a run of an emulated network"
-            )
-        raise InputError(f"{run_dir} ran on {run.network}, which does not come with nalb: add --network FILE")
-    network = load_network(find_network(args.network or run.network))
-    if network.name != run.network:
-        raise InputError(f"{run_dir} ran on {run.network}, not on {network.name}: give its own network file")
-    if any(change.pair for change in network.changes):
+    if run.bound_s is None:
         raise InputError(
-            f"{run_dir}: network {run.network} changes caps of pairs, which runs do not record: simulate another"
+            f"{run_dir} ran on {run.network}, whose rates no file tells: give a run of an emulated network"
         )
-    caps = {pair: mbps_to_bytes_per_s(mbps) for pair, mbps in pair_caps_at(network, 0.0).items()}
-    compared = simulate_events(read_events(run_dir), caps, wire)
+    compared = simulate_events(read_events(run_dir), wire)
     each = {scheme: steady([one for one in compared if one.scheme == scheme]) for scheme in run.schemes}
     counted = {scheme: ours for scheme, ours in each.items() if ours}  # p3 is not simulated
     if not counted:

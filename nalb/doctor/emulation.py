@@ -9,6 +9,7 @@ import json
 import os
 import secrets
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 from nalb.doctor.finding import Finding, Verdict, one_line
@@ -17,9 +18,10 @@ from nalb.errors import MachineError
 from nalb.process.own_program import own_code_argv
 from netem.rootless import REMEDY
 
-QDISCS = ("tbf", "htb", "bfifo", "netem")
+QDISCS = ("tbf", "htb", "bfifo")
 PROBE = "from nalb.doctor.emulation import probe; probe()"
 SYSCTL = Path("/proc/sys/net/ipv4")
+EmulationFinding = partial(Finding, is_of_emulation=True)
 
 
 def probe() -> None:
@@ -62,33 +64,31 @@ def check_emulation(
     code, out, err = run(own_code_argv(PROBE), child_environment(environ))
     if code != 0:
         detail, advice = _split(one_line(err, 600))
-        return [Finding("right to make networks", worst, detail, advice)]
+        return [EmulationFinding("right to make networks", worst, detail, advice)]
     found = json.loads(out)
     right = "root" if privileged else "none of its own, but user namespaces work (`nalb net up` alone needs root)"
-    findings = [Finding("right to make networks", "ok", right)]
+    findings = [EmulationFinding("right to make networks", "ok", right)]
     if complaint := found["namespace"]:
-        findings.append(Finding("network namespaces", worst, *_split(complaint)))
+        findings.append(EmulationFinding("network namespaces", worst, *_split(complaint)))
     else:
-        findings.append(Finding("network namespaces", "ok", "one was made, entered and removed"))
-    missing = [kind for kind in QDISCS if kind != "netem" and found[kind]]
+        findings.append(EmulationFinding("network namespaces", "ok", "one was made, entered and removed"))
+    missing = [kind for kind in QDISCS if found[kind]]
     if missing:
-        findings.append(Finding("traffic shaping", worst, *_split(found[missing[0]])))
+        findings.append(EmulationFinding("traffic shaping", worst, *_split(found[missing[0]])))
     else:
-        findings.append(Finding("traffic shaping", "ok", "qdiscs tbf, htb and bfifo work"))
-    if not found["netem"]:
-        findings.append(Finding("delay and loss", "ok", "qdisc netem works"))
-    elif complaint := found["delay line"]:
+        findings.append(EmulationFinding("traffic shaping", "ok", "qdiscs tbf, htb and bfifo work"))
+    if complaint := found["delay line"]:
         detail, advice = _split(complaint)
-        detail = f"no netem qdisc, and {detail}: networks with delay or loss cannot be built, all others can"
-        findings.append(Finding("delay and loss", "warn", detail, advice))
+        detail = f"{detail}: networks with delay or loss cannot be built, all others can"
+        findings.append(EmulationFinding("delay and loss", "warn", detail, advice))
     else:
-        findings.append(Finding("delay and loss", "ok", "no netem qdisc: nalb's own delay line works"))
+        findings.append(EmulationFinding("delay and loss", "ok", "nalb's delay line works"))
     if found["cgroup"]:
-        findings.append(Finding("CPU quotas of nodes", "ok", found["cgroup"]))
+        findings.append(EmulationFinding("CPU quotas of nodes", "ok", found["cgroup"]))
     else:
         detail = f"no group can be made and limited ({found['no cgroup']}): a duty cycle of SIGSTOP and SIGCONT does it"
         advice = "run as root where the cpu controller's hierarchy is writable, for quotas in finer pieces"
-        findings.append(Finding("CPU quotas of nodes", "warn", detail, advice))
+        findings.append(EmulationFinding("CPU quotas of nodes", "warn", detail, advice))
     return findings
 
 
@@ -112,7 +112,7 @@ def check_congestion_control(needed: bool, sysctl: Path = SYSCTL) -> list[Findin
     if "cubic" not in available:
         verdict: Verdict = "FAIL" if needed and "reno" not in available else "warn"
         detail = f"no cubic, only {', '.join(available)}: emulated networks use reno where they can"
-        return [Finding(name, verdict, detail, "load tcp_cubic")]
+        return [EmulationFinding(name, verdict, detail, "load tcp_cubic")]
     if default.startswith("bbr"):
         detail = (
             f"cubic is there; the default is {default}, which drops many packets on a link shaped by a token bucket"

@@ -12,9 +12,10 @@ class Finding:
     """One line of `nalb doctor`."""
 
     name: str  # what was looked at
-    verdict: Verdict  # warn: a job runs, but lacks something; FAIL: no job runs
+    verdict: Verdict  # warn: a job runs, but lacks something; FAIL: no job runs, or none in an emulated network
     detail: str  # what was found
     advice: str = ""  # what to do; empty where nothing is to be done
+    is_of_emulation: bool = False  # whether only jobs in an emulated network need it
 
 
 Check = Callable[[], list[Finding]]

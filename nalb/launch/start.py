@@ -31,9 +31,10 @@ from nalb.launch.supervisor import print_line, print_unfinished
 from nalb.launch.venue import LOOPBACK, JobOrder, RunningJob, Where, hosts_specs
 from nalb.options import JobOptions
 from nalb.settings import batch_maxima
-from netem.emulation import Emulation
+from netem.emulation import Emulation, attach
+from netem.network import Network
 from netem.network_file import find_network, load_network
-from netem.rootless import ensure_privilege
+from netem.rootless import ensure_privilege, has_privilege
 
 
 @dataclass(frozen=True)
@@ -129,7 +130,7 @@ def environment_lines(request: LaunchRequest) -> list[str]:
         options = replace(request.options, root_port=hosts.root_port)
         specs = hosts_specs(request.program, hosts, hosts.places(), options, encryption.keys)
         return hosts_lines(hosts, specs)
-    emulation = Emulation(load_network(find_network(request.network))) if request.network is not None else None
+    emulation = None if request.network is None else _emulation_of_lines(load_network(find_network(request.network)))
     if request.one_node is not None:
         specs = request.one_node.specs(request.program, request.options, os.environ, encryption.keys_dir)
         return local_lines(specs, os.environ)
@@ -139,6 +140,21 @@ def environment_lines(request: LaunchRequest) -> list[str]:
     variables = IN_NAMESPACES if emulation else NOTHING
     specs = request.program.specs(places, options, os.environ, encryption.keys_dir, variables)
     return local_lines(specs, os.environ, emulation)
+
+
+def _emulation_of_lines(network: Network) -> Emulation:
+    """The network that the lines of --print-env enter. With CPU quotas it must be up, since the lines join its nodes' groups.
+
+    Raises InputError.
+    """
+    if not network.limits_cpu:
+        return Emulation(network)
+    if not has_privilege():
+        raise InputError(
+            f"--print-env: network {network.name} has CPU quotas, which only lines that root prints keep: run `nalb net up`"
+            " and then this as root"
+        )
+    return attach(network)
 
 
 def _counted(job: RunningJob) -> str:

@@ -49,7 +49,7 @@ def pairwise(nodes: Sequence[Node], model_bytes: float, capacities: Capacities, 
     links' and the cores' time, and the two servers' longer times are made equal. A server with share 0 that is still slower than
     the rest leaves the pairing, which ends where the load of the slowest server does not depend on its share (two workers: b = 0).
     Caps of pairs are not seen. With fewer than two servers, or a single worker, shares stay equal. By sites: the sites are balanced
-    like nodes, and levels.split divides their shares. Every exchange lowers sum_i (a_i m_i + b_i m_i^2 / 2) / S_i, so the loop ends.
+    like nodes, and levels.split divides their shares. Every exchange lowers sum_i (a_i m_i + b_i m_i^2 / 2) / S_i: the loop ends.
 
     Returns bytes, shape (N,); ties go to the lower index. Cost: O(log N) an exchange, about N/2 exchanges per halving of the
     spread. Raises InputError for a tolerance that is not in (0, 1). Source: Cai et al., Algorithm 1. Its Eq. 14 prints

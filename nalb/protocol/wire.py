@@ -24,7 +24,6 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 from msgspec import Meta, Struct
-from msgspec.structs import replace
 
 from nalb.errors import InputError, PeerError, listed
 from nalb.events import AnyEvent
@@ -197,7 +196,7 @@ class Configured(Message, frozen=True):
     def capacities(self, names: Sequence[str], sites: Sites | None = None) -> Capacities:
         """The rates of the named nodes, in their order. sites: of a job that sums within them first. Raises InputError.
 
-        On one level each node of a site counts with its part of the uplink.
+        Sums within sites ignore caps of pairs. On one level each node of a site counts with its part of the uplink.
         """
         index = {name: i for i, name in enumerate(names)}
         if unknown := {*self.site.values()} - {*self.uplinks}:
@@ -207,10 +206,10 @@ class Configured(Message, frozen=True):
             raise InputError(
                 f"configured rates: node {name} is not of this job, or has no rates: give one up and one down per node"
             )
-        pairs = {(index[source], index[target]): rate for source, target, rate in self.pairs}
         rates = np.array([[way[one] for one in names] for way in (self.up, self.down)])
         if sites is not None:
-            return Capacities(rates[0], rates[1], pairs, uplinks=self._uplinks(sites))
+            return Capacities(rates[0], rates[1], {}, uplinks=self._uplinks(sites))
+        pairs = {(index[source], index[target]): rate for source, target, rate in self.pairs}
         if self.site:
             rates = np.minimum(rates, self._uplinks(self._sites(names)).parts())
         return Capacities(rates[0], rates[1], pairs)
@@ -223,7 +222,7 @@ class Configured(Message, frozen=True):
         names = [node.name for node in nodes]
         sites = self._sites(names, pushes_zeros)
         if sites.has_levels and all(node.is_worker and node.is_server for node in nodes):
-            return replace(self, pairs=[]).capacities(names, sites)
+            return self.capacities(names, sites)
         return self.capacities(names)
 
     def _sites(self, names: Sequence[str], pushes_zeros: bool = True) -> Sites:

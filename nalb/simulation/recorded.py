@@ -1,12 +1,12 @@
 """Simulates a recorded run with the same slices, servers, windows and rates, and compares times and receivers' samples.
 
 The events come from samples.jsonl (docs/run-files.md). Stock's iterations are routed as MXNet does; p3's and those of gloo's
-ring are left out. Sums by sites and gradients that are rounded on their way are refused: events do not tell all that they need.
-An iteration is simulated at the rates that held when it ended: changes within it are not seen.
+ring are left out. Networks of several sites and gradients that are rounded on their way are refused: events do not tell all that
+they need. An iteration is simulated at the rates that held when it ended: changes within it are not seen.
 """
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
@@ -82,15 +82,12 @@ def median_error(compared: Iterable[Compared]) -> float:
 
 
 def simulate_events(
-    events: Iterable[AnyEvent],
-    pairs: Mapping[tuple[str, str], float],
-    wire: MessageWeight = WITH_HEADERS,
-    noise: Noise | None = None,
+    events: Iterable[AnyEvent], wire: MessageWeight = WITH_HEADERS, noise: Noise | None = None
 ) -> list[Compared]:
     """Each iteration of a run, measured and simulated. Raises InputError for events that lack values that a simulation needs.
 
-    pairs: caps of directed pairs in bytes per second, by the nodes' names. noise: None: exact times. Without noise equal iterations
-    are simulated once. A node that reports the time of its communication is a worker; nodes in `servers` are servers.
+    noise: None: exact times. Without noise equal iterations are simulated once. A node that reports the time of its communication
+    is a worker; nodes in `servers` are servers.
     """
     ready: ReadyEvent | None = None
     sizes, stock = np.zeros(0, dtype=np.int64), (np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
@@ -123,11 +120,12 @@ def simulate_events(
             windows = plan.windows
             if windows is None:
                 raise _lacks("inflight_bytes", where)
-            rates = _rates(_told(event.configured, "configured", where), ready, where)
+            configured = _told(event.configured, "configured", where)
+            rates, caps = _rates(configured, ready, where), configured.pairs or []
             size, rank = (sizes, np.array(routed, dtype=np.int64)) if routed else stock
             workers = sorted(event.communication_s)
-            key = msgspec.json.encode((windows, routed, workers, rates))
-            run = _exchange(ready, workers, rates, pairs, size, rank, windows, wire)
+            key = msgspec.json.encode((windows, routed, workers, rates, caps))
+            run = _exchange(ready, workers, rates, caps, size, rank, windows, wire)
             if key not in known:
                 known[key] = run(noise=None)
             exact, measured_s = known[key], max(event.communication_s.values(), default=0.0)
@@ -175,14 +173,19 @@ def _pauses_s(traffic: Traffic) -> Floats:
 
 
 def _check_kind(event: AnyEvent, where: str) -> None:
-    """Raise InputError for the events of a job that sums by sites or rounds gradients."""
+    """Raise InputError for the events of a job on several sites, or one that rounds gradients.
+
+    On one level `configured` has each machine's part of its site's uplink, and not its rate within the site.
+    """
     what = None
     if isinstance(event, ReadyEvent) and event.sites:
         what = "a job that sums by sites"
+    elif isinstance(event, IterationEvent) and event.configured is not None and event.configured.uplinks:
+        what = "a job on one level in a network of sites"
     elif (isinstance(event, LayoutEvent) and event.precision) or (isinstance(event, IterationEvent) and event.rounded):
         what = "gradients that are rounded on their way"
     if what is not None:
-        raise InputError(f"{where}: {what}: simulate a run whose sums have one level and travel as they are")
+        raise InputError(f"{where}: {what}: simulate a run without sites whose gradients travel as they are")
 
 
 def _cut(cut: LayoutEvent, ready: ReadyEvent, where: str) -> tuple[Ints, tuple[Ints, Ints]]:
@@ -205,7 +208,7 @@ def _exchange(
     ready: ReadyEvent,
     workers: Collection[str],
     rates: tuple[list[float], list[float]],
-    caps: Mapping[tuple[str, str], float],
+    caps: Iterable[tuple[str, str, float]],
     size: Ints,
     rank: Ints,
     windows: int | list[int],
@@ -213,7 +216,7 @@ def _exchange(
 ) -> "partial[SimulatedExchange]":
     index = {name: i for i, name in enumerate(ready.nodes)}
     nodes = [Node(name, name in workers, name in ready.servers) for name in ready.nodes]
-    pairs: dict[Pair, float] = {(index[a], index[b]): rate for (a, b), rate in caps.items()}
+    pairs: dict[Pair, float] = {(index[a], index[b]): rate for a, b, rate in caps}
     server = np.array([index[name] for name in ready.servers], dtype=np.int64)[rank]
     return partial(exchange, nodes, Capacities.from_lists(*rates, pairs), size, server, windows, wire)
 

@@ -9,7 +9,6 @@ percentile of the pauses between two readings of a process. Under each measured 
 import argparse
 import json
 import sys
-from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from statistics import median
@@ -20,13 +19,9 @@ from rich.progress import track
 from rich.table import Table
 
 from nalb.errors import InputError, NalbError
-from nalb.reporting.run_file import read_events, read_run, steady
+from nalb.reporting.run_file import RunFile, read_events, read_run, steady
 from nalb.simulation.noise import Noise
 from nalb.simulation.recorded import Compared, Seen, simulate_events
-from nalb.units import mbps_to_bytes_per_s
-from netem.network import Network
-from netem.network_file import carried_networks, load_network
-from netem.schedule import pair_caps_at
 
 COLUMNS = ("run", "network", "nodes", "iterations", "time s", "error", "speeds", "late", "at once", "pause ms")
 
@@ -35,9 +30,6 @@ def main() -> int:
     """Simulate each run and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="+", metavar="DIR", help="of `nalb compare`")
-    parser.add_argument(
-        "--networks", nargs="+", default=[], metavar="FILE", help="network files of runs on no carried network"
-    )
     parser.add_argument("--seed", type=int, default=1, help="of the noise (default: 1)")
     parser.add_argument("--json", action="store_true", help="print a JSON object for each run, every iteration in it")
     args = parser.parse_args()
@@ -45,14 +37,13 @@ def main() -> int:
     try:
         if args.seed < 0:
             raise InputError(f"--seed {args.seed}: give 0 or more")
-        networks = {one.name: one for one in map(load_network, [*carried_networks().values(), *args.networks])}
         for word in track(args.runs, "simulating", console=told_to, transient=True, disable=not told_to.is_terminal):
-            network, compared = simulate(Path(word), networks, args.seed)
+            run, compared = simulate(Path(word), args.seed)
             if args.json:
                 iterations = [asdict(one) for one in compared]
-                print(json.dumps({"run": word, "network": network.name, "iterations": iterations}), flush=True)
+                print(json.dumps({"run": word, "network": run.network, "iterations": iterations}), flush=True)
             else:
-                for row in rows(Path(word).name, network, compared):
+                for row in rows(Path(word).name, run, compared):
                     table.add_row(*row)
     except NalbError as error:
         parser.exit(error.exit_code, f"simulate_recorded: {error}\n")
@@ -61,26 +52,22 @@ def main() -> int:
     return 0
 
 
-def simulate(run_dir: Path, networks: Mapping[str, Network], seed: int) -> tuple[Network, list[Compared]]:
-    """Simulate a run; return its network and its iterations after the warm-up. Raises InputError."""
+def simulate(run_dir: Path, seed: int) -> tuple[RunFile, list[Compared]]:
+    """Simulate a run; return its run.json and its iterations after the warm-up. Raises InputError."""
     run = read_run(run_dir)
-    if run.network not in networks:
-        raise InputError(f"{run_dir} ran on {run.network}, which is no carried network: give its file with --networks")
-    network = networks[run.network]
-    caps = {pair: mbps_to_bytes_per_s(mbps) for pair, mbps in pair_caps_at(network, 0.0).items()}
-    every = simulate_events(read_events(run_dir), caps, noise=Noise((seed,)))
+    every = simulate_events(read_events(run_dir), noise=Noise((seed,)))
     compared = [one for name in run.schemes for one in steady([each for each in every if each.scheme == name])]
     if not any(one.measured for one in compared):
         raise InputError(f"{run_dir / 'samples.jsonl'}: no iteration whose messages were all timed: give another run")
-    return network, compared
+    return run, compared
 
 
-def rows(name: str, network: Network, compared: list[Compared]) -> tuple[list[str], list[str]]:
+def rows(name: str, run: RunFile, compared: list[Compared]) -> tuple[list[str], list[str]]:
     """The two table rows of a run: its measured numbers, and below them the simulated ones."""
     errors = [one.simulated_s / one.measured_s - 1 for one in compared]
     timed = [(one.measured, one.simulated) for one in compared if one.measured and one.simulated]
     measured, simulated = zip(*timed, strict=True)
-    above = [name, network.name, f"{len(network.nodes)}", f"{len(timed)} of {len(compared)}"]
+    above = [name, run.network, f"{run.nodes}", f"{len(timed)} of {len(compared)}"]
     above += [f"{median(one.measured_s for one in compared):.3f}", "", *told(measured)]
     below = ["", "simulated", "", "", f"{median(one.simulated_s for one in compared):.3f}", f"{median(errors):+.1%}"]
     return above, below + told(simulated)

@@ -94,6 +94,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "compare --network uneven4-cpu --train cnn --batching off,lb-bsp --metrics 9109",
             "--metrics 9109: with --batching each training has a record of its own",
         ),
+        (
+            "compare --network wan4-static --framework torch --replay mobilenet --transport pyzmq",
+            "--transport is of MXNet alone: leave it out",
+        ),
         ("compare --network wan4-static --replay mobilenet --rounds 2", "only your own training has rounds"),
         ("compare --network wan4-static --replay mobilenet --encrypt", "are for trainings of your own: leave them out"),
         (

@@ -51,9 +51,15 @@ def test_exit_code_and_lines_follow_the_verdicts(capsys):
     assert "can run a job (1 warning)" in out
     assert report([lambda: [good], lambda: [bad]], as_json=False) == 1
     assert "cannot run a job yet: door" in capsys.readouterr().out
+    emulated = Finding("qdiscs", "FAIL", "none", "load some", is_of_emulation=True)
+    assert report([lambda: [good, emulated]], as_json=False) == 1
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == "this machine can run a job, but not yet one in an emulated network: qdiscs"
+    assert report([lambda: [emulated, bad]], as_json=False) == 1
+    assert "cannot run a job yet: qdiscs, door" in capsys.readouterr().out
     assert report([lambda: [bad]], as_json=True) == 1
     assert json.loads(capsys.readouterr().out) == [
-        {"name": "door", "verdict": "FAIL", "detail": "shut", "advice": "open it"}
+        {"name": "door", "verdict": "FAIL", "detail": "shut", "advice": "open it", "is_of_emulation": False}
     ]
 
 
@@ -149,7 +155,7 @@ def test_dataset_is_found_packed_or_not(tmp_path):
 
 
 def test_missing_delays_are_a_warning_and_missing_tbf_is_not():
-    lacks = {"namespace": None, "tbf": None, "htb": None, "bfifo": None, "netem": "this kernel has no netem qdisc"}
+    lacks = {"namespace": None, "tbf": None, "htb": None, "bfifo": None}
     lacks["delay line"] = "it is not built: run `pip install .`"
     lacks |= {"cgroup": None, "no cgroup": "/sys/fs/cgroup: Permission denied"}
     found = emulation.check_emulation(True, True, answering(0, json.dumps(lacks)))
@@ -160,7 +166,7 @@ def test_missing_delays_are_a_warning_and_missing_tbf_is_not():
     assert "duty cycle" in found[-1].detail
     lacks["delay line"] = None
     found = emulation.check_emulation(True, True, answering(0, json.dumps(lacks)))
-    assert (found[3].verdict, found[3].detail) == ("ok", "no netem qdisc: nalb's own delay line works")
+    assert (found[3].verdict, found[3].detail) == ("ok", "nalb's delay line works")
     lacks["tbf"] = "this kernel lacks the qdisc tbf: load sch_tbf"
     finding = emulation.check_emulation(True, True, answering(0, json.dumps(lacks)))[2]
     assert (finding.verdict, finding.advice) == ("FAIL", "load sch_tbf")
@@ -174,6 +180,7 @@ def test_no_right_fails_emulation_and_only_warns_for_hosts():
     finding = only(emulation.check_emulation(True, False, refused))
     assert (finding.verdict, finding.detail) == ("FAIL", "no root (write: denied)")
     assert finding.advice == rootless.REMEDY
+    assert finding.is_of_emulation
     assert only(emulation.check_emulation(False, False, refused)).verdict == "warn"
 
 

@@ -30,6 +30,22 @@ NOBODY = [
     "--clear-groups",
     "env",
 ]  # env: setpriv itself still reads as root
+# Runs the words behind it, whose mounts fail with EACCES, as AppArmor makes them in containers and, on some machines, in user
+# namespaces. Only unshare's own MS_PRIVATE passes. The filter's lines: take the system call's number; is it move_mount, then fail;
+# if it is not mount, go on; take its flags; with MS_PRIVATE go on; fail; go on.
+DENYING_MOUNTS = """
+import ctypes, os, struct, sys
+mount = 40 if os.uname().machine == "aarch64" else 165
+lines = (
+    (0x20, 0, 0, 0), (0x15, 3, 0, 429), (0x15, 0, 3, mount), (0x20, 0, 0, 40), (0x45, 1, 0, 1 << 18),
+    (0x06, 0, 0, 0x50000 | 13), (0x06, 0, 0, 0x7FFF0000),
+)
+program = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *line) for line in lines))
+libc = ctypes.CDLL(None)
+done = libc.prctl(38, 1, 0, 0, 0), libc.prctl(22, 2, struct.pack("HP", len(lines), ctypes.addressof(program)))
+assert done == (0, 0), "no seccomp"
+os.execvp(sys.argv[1], sys.argv[1:])
+"""
 
 
 @pytest.mark.parametrize("action", ["up", "verify", "down"])
@@ -252,6 +268,36 @@ def test_jobs_without_root(network_path: Path, name: str, nobody: Callable[..., 
 
 
 @pytest.mark.root
+@pytest.mark.skipif(shutil.which("setpriv") is None, reason="setpriv is not installed")
+@pytest.mark.parametrize(
+    ("flag", "says"),
+    [
+        ("--no-new-privs", r"namespace \S+ cannot be made \(.*\)"),
+        ("--bounding-set=-all", "root may not make network namespaces"),
+    ],
+)
+def test_root_of_a_container_is_told_the_remedy(network_path: Path, name: str, flag: str, says: str):
+    """With capabilities, whose mounts are denied, and without."""
+    argv = [sys.executable, "-c", DENYING_MOUNTS, "setpriv", flag, sys.executable, "-m", "nalb.cli.main"]
+    argv += ["net", "verify", str(network_path)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    refused = subprocess.run(argv, capture_output=True, text=True, check=False, env=environment)
+    assert (refused.returncode, refused.stderr.count("\n")) == (3, 1), refused.stderr
+    assert re.search(f"{says}.*: if this is a container, start it with --privileged$", refused.stderr)
+    assert leftovers(name) == []
+
+
+@pytest.mark.root
+def test_user_namespaces_that_may_not_mount_are_told_before(
+    network_path: Path, nobody: Callable[..., subprocess.CompletedProcess[str]]
+):
+    refused = nobody("net", "verify", network_path.name, before=(sys.executable, "-c", DENYING_MOUNTS))
+    assert (refused.returncode, refused.stderr.count("\n")) == (3, 1), refused.stderr
+    assert re.search(r"no root, and no user namespace in which to mount \(mount: ", refused.stderr)
+    assert refused.stderr.endswith(f": {rootless.REMEDY}\n")
+
+
+@pytest.mark.root
 @pytest.mark.skipif(shutil.which("unshare") is None, reason="unshare is not installed")
 def test_settings_that_cannot_be_written_are_one_line_and_the_doctors_too(network_path: Path, name: str):
     """As in a container, where /proc/sys is read-only."""
@@ -325,19 +371,19 @@ def test_a_machine_without_processes_left_is_told_from_one_without_namespaces(mo
 
 @pytest.fixture
 def nobody(network_path: Path) -> Iterator[Callable[..., subprocess.CompletedProcess[str]]]:
-    """Runs `nalb WORDS...` as nobody, in a directory of nobody's with the network file."""
+    """Runs `nalb WORDS...` as nobody, in a directory of nobody's with the network file. `before`: a program that starts this."""
     python = python_for_nobody()
-    allowed = subprocess.run([*NOBODY, *rootless.UNSHARE, "true"], capture_output=True, text=True, check=False)
+    allowed = subprocess.run([*NOBODY, *rootless.TRIAL], capture_output=True, text=True, check=False)
     if allowed.returncode != 0:
         pytest.skip(f"this kernel has no unprivileged user namespaces: {allowed.stderr.strip()}")
     with tempfile.TemporaryDirectory() as directory:  # pytest's own directories are closed to nobody
         Path(directory, network_path.name).write_text(f"{network_path.read_text()}delay_ms = 20\n")  # of b
         os.chown(directory, 65534, 65534)
 
-        def nalb(*words: str) -> subprocess.CompletedProcess[str]:
+        def nalb(*words: str, before: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
             search_path = os.pathsep.join([str(ROOT), str(Path(pyroute2.__file__).parents[1])])
             return subprocess.run(
-                [*NOBODY, python, "-B", "-m", "nalb.cli.main", *words],
+                [*before, *NOBODY, python, "-B", "-m", "nalb.cli.main", *words],
                 env={"PATH": os.environ["PATH"], "PYTHONPATH": search_path, "OMP_NUM_THREADS": "1"},
                 capture_output=True,
                 text=True,

@@ -4,6 +4,7 @@ import pytest
 
 from nalb.cli.main import run
 from nalb.reporting.run_file import RunFile, SchemeResult, write_run
+from netem.network_file import find_network
 from tests.reporting.runs import write_events
 from tests.simulation.test_recorded import EVENTS, LAYOUT
 
@@ -41,6 +42,17 @@ def test_a_network_of_sites_is_simulated_on_two_levels_and_on_one(capsys):
     assert "know no uplinks" in complaint(capsys, *words, "exact", "--by", "flows")
 
 
+def test_caps_of_pairs_that_are_left_out_in_a_network_of_sites_are_told(capsys, tmp_path):
+    text = find_network("geo2x3").read_text()
+    path = tmp_path / "net.toml"
+    path.write_text(f'{text}\n[[links]]\nsrc = "n0"\ndst = "n3"\nmbps = 5\n')
+    for words in (["simulate", "--schemes", "exact-sites"], ["plan"]):
+        assert run([*words, "--network", str(path), "--replay", "mobilenet", "--json"]) == 0
+        captured = capsys.readouterr()
+        assert captured.err.strip() == "nalb: geo2x3 has sites, so its caps of pairs are left out here: n0 -> n3"
+        assert json.loads(captured.out)
+
+
 @pytest.mark.jobs
 def test_flags_change_what_they_say(capsys):
     def exact_s(*words):
@@ -75,14 +87,10 @@ def test_a_run_of_schemes_that_are_not_simulated_is_refused(capsys, tmp_path):
     assert "no iteration to simulate" in complaint(capsys, "--run", tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("network", "bound_s", "what"),
-    [("own5", 1.0, "ran on own5, which does not come with nalb: add --network FILE"), ("hosts", None, "no file tells")],
-)
-def test_a_run_whose_network_is_not_carried_says_so(capsys, tmp_path, network, bound_s, what):
+def test_a_run_whose_rates_no_file_tells_is_refused(capsys, tmp_path):
     result = {"exact": SchemeResult([4.0], [4.0], 1.0, [0.0], None)}
-    write_run(tmp_path, RunFile(network, "replay mobilenet", 3, LAYOUT.model_bytes, bound_s, result))
-    assert what in complaint(capsys, "--run", tmp_path)
+    write_run(tmp_path, RunFile("hosts", "replay mobilenet", 3, LAYOUT.model_bytes, None, result))
+    assert "no file tells" in complaint(capsys, "--run", tmp_path)
 
 
 def test_no_bound_is_no_number(capsys):
@@ -93,10 +101,9 @@ def test_no_bound_is_no_number(capsys):
 def test_a_recorded_run_beside_what_was_measured(capsys, tmp_path):
     series = {"exact": [3.0, 3.5], "stock": [4.0], "p3": [4.0]}
     schemes = {name: SchemeResult(times, times, 1.0, [0.0] * len(times), None) for name, times in series.items()}
-    write_run(tmp_path, RunFile("wan4-static", "replay mobilenet", 3, LAYOUT.model_bytes, 1.0, schemes))
+    write_run(tmp_path, RunFile("own3", "replay mobilenet", 3, LAYOUT.model_bytes, 1.0, schemes))
     write_events(tmp_path, EVENTS)
-    assert "not on lan12-equal" in complaint(capsys, "--run", str(tmp_path), "--network", "lan12-equal")
-    answer = told(capsys, "--run", tmp_path, "--network", "wan4-static")
+    answer = told(capsys, "--run", tmp_path)
     assert set(answer["schemes"]) == {"exact", "stock"}
     assert answer["schemes"]["exact"]["measured_s"] == 3.25
     errors = sorted(abs(i["simulated_s"] / i["measured_s"] - 1) for i in answer["iterations"])
@@ -118,7 +125,8 @@ def test_a_recorded_run_beside_what_was_measured(capsys, tmp_path):
      (("--run", "nowhere", "--inflight-bytes", "0", "--by", "auto"), "leave out --inflight-bytes, --by"),
      (("--network", "nowhere", "--model-bytes", "1e6"), "nowhere"),
      (("--run", "nowhere"), "nowhere"), ((), "exactly one of"),
-     (("--random", "4:20-220:1", "--run", "x"), "exactly one of")],
+     (("--random", "4:20-220:1", "--run", "x"), "exactly one of"),
+     (("--network", "wan4-static", "--run", "x"), "exactly one of")],
 )  # fmt: skip
 def test_mistakes_are_one_line(capsys, words, what):
     assert what in complaint(capsys, *words)

@@ -141,5 +141,5 @@ def test_a_comparison_where_not_every_node_is_worker_and_server(tmp_path):
     assert all(event.bound_s == pytest.approx(record.bound_s) for event in iterations)
     shares = [event.shares for event in iterations if event.scheme in ("average", "exact")]
     assert all(one["w"] == 0 < min(one["s"], one["ws"]) for one in shares)
-    assert run(["simulate", "--run", str(out), "--network", str(tmp_path / "net.toml"), "--json"]) == 0
+    assert run(["simulate", "--run", str(out), "--json"]) == 0
     assert run(["report", str(out)]) == 0

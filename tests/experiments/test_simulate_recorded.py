@@ -17,13 +17,6 @@ from tests.simulation.test_recorded import CAPACITIES, EVENTS, LAYOUT, NODES, RA
 pytestmark = pytest.mark.jobs
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "figures" / "simulate_recorded.py"
-NETWORK = """name = "three"
-nodes = [
-    { name = "n0", up_mbps = 40, down_mbps = 40 },
-    { name = "n1", up_mbps = 80, down_mbps = 80 },
-    { name = "n2", up_mbps = 160, down_mbps = 160 },
-]
-"""
 
 
 def compare(*words: object) -> subprocess.CompletedProcess[str]:
@@ -42,8 +35,7 @@ def test_a_line_for_each_run_with_the_simulated_one_below(tmp_path: Path):
         scheme = SchemeResult(times_s, times_s, 1.0, [0.0] * 4, None)
         write_run(tmp_path / name, RunFile("three", "replay mobilenet", 3, LAYOUT.model_bytes, 1.0, {"exact": scheme}))
         write_events(tmp_path / name, events)
-    (tmp_path / "three.toml").write_text(NETWORK)
-    words = [tmp_path / "a", tmp_path / "b", "--networks", tmp_path / "three.toml"]
+    words = [tmp_path / "a", tmp_path / "b"]
     done = compare(*words)
     assert done.returncode == 0, done.stderr
     lines = [line for line in done.stdout.splitlines() if "three" in line or "simulated" in line]
@@ -53,6 +45,5 @@ def test_a_line_for_each_run_with_the_simulated_one_below(tmp_path: Path):
     assert [(one["network"], len(one["iterations"])) for one in told] == [("three", 2)] * 2
     for one in told[0]["iterations"]:
         assert one["simulated"]["usual"] == pytest.approx(one["measured"]["usual"], rel=0.3)
-    unknown = compare(tmp_path / "a")
-    assert (unknown.returncode, unknown.stderr.count("\n")) == (2, 1)
-    assert "no carried network: give its file with --networks" in unknown.stderr
+    missing = compare(tmp_path / "c")
+    assert (missing.returncode, missing.stderr.count("\n")) == (2, 1)

@@ -18,7 +18,11 @@ from nalb.launch.roles import KEEP_MEMORY, Place, process_specs
 from nalb.options import JobOptions
 from nalb.process.own_program import own_argv
 from nalb.transport.keys import make_keys, write_keys
+from netem import build, cgroups
+from netem.emulation import leave_up
+from netem.network_file import load_network
 from tests.launch.conftest import ROOT, STEPS
+from tests.networks import skip_without_networks
 
 JOB_LIMIT_S = 90.0
 HOSTS = """
@@ -94,6 +98,34 @@ def test_for_a_network(print_env: Print) -> None:
     assert (found["NALB_SCHEME"], found["DMLC_NUM_WORKER"], found["NALB_NODE"]) == ("exact", "4", "n3")
     assert found["DMLC_NODE_HOST"] != found["DMLC_PS_ROOT_URI"]
     assert "_shim." in found["LD_PRELOAD"]
+
+
+@pytest.mark.root
+def test_lines_join_the_cpu_groups_of_a_network_that_is_up(print_env: Print, tmp_path: Path) -> None:
+    skip_without_networks()
+    name = f"e{os.getpid() % 10**6}"
+    path = tmp_path / "network.toml"
+    path.write_text(
+        f'name = "{name}"\ndefaults = {{up_mbps = 200, down_mbps = 200, cpu_quota = 0.3}}\n'
+        'nodes = [{name = "a"}, {name = "b"}]\n'
+    )
+    words = ("--network", str(path), "--", "python", "train.py")
+    code, lines = print_env(*words)
+    assert (code, lines[-1]) == (2, f"nalb launch: network {name} is not up: run `nalb net up` first")
+    leave_up(load_network(path))
+    try:
+        found = lines_of(print_env, *words)
+        if hierarchy := cgroups.usable()[0]:
+            groups = list(hierarchy.root.glob(f"nalb-{name}.*.b"))
+            assert len(groups) == 1
+            assert str(groups[0]) in found[f"worker b in namespace nalb-{name}.b"]
+        without_rights = ["setpriv", "--bounding-set", "-all", "--inh-caps", "-all"]
+        argv = own_argv("nalb.cli.main", "launch", "--print-env", *words)
+        done = subprocess.run([*without_rights, *argv], capture_output=True, text=True, check=False)
+        assert done.returncode == 2, done.stderr
+        assert "has CPU quotas, which only lines that root prints keep: run `nalb net up`" in done.stderr
+    finally:
+        build.take_down(name)
 
 
 def test_for_stock_there_is_no_shim(print_env: Print) -> None:

@@ -12,6 +12,7 @@ import pytest
 from nalb.cli.main import run
 from nalb.failures import Cause, Phase, render
 from nalb.launch.run_dir import make_run_dir
+from netem.rootless import MARK
 from tests.failures import noted_in, when, who
 from tests.launch.conftest import START_LIMIT_S, STEPS, Launch
 
@@ -115,6 +116,17 @@ def test_metrics_that_nobody_can_read(capsys: pytest.CaptureFixture[str]) -> Non
         port = taken.getsockname()[1]
         code, line = refusal(capsys, "--metrics", str(port), "--local", "2", "--", "true")
     assert (code, line) == (2, f"nalb launch: --metrics {port} on 127.0.0.1: Address already in use: choose another")
+
+
+def test_metrics_on_a_loopback_of_the_command_alone(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A command without root starts again in namespaces of its own, which this variable marks."""
+    pytest.importorskip("prometheus_client", reason="needs the extra metrics")
+    monkeypatch.setenv(MARK, "1")
+    code, line = refusal(capsys, "--metrics", "9464", "--network", "wan4-static", "--", "true")
+    assert code == 2
+    assert line.endswith("leave it out, and run `nalb metrics DIR --port 9464` beside the job")
 
 
 def test_a_folder_of_another_node_is_no_run(tmp_path: Path) -> None:

@@ -239,7 +239,7 @@ def test_a_sites_uplink_is_cut(launch: Launch, name: str, tmp_path: Path) -> Non
     path.write_text(f'name = "{name}"\n{SITES}')
     job = launch("--network", str(path), "--deadline-s", "5", "--verify-sums", "--", *REPLAY)
     job.wait_for_event(IterationEvent)
-    wire = build.wires(parse_network(path.read_text(), str(path)))["west"]
+    wire = wires.wires(parse_network(path.read_text(), str(path)))["west"]
     link = ["ip", "-n", wire.bridge_namespace, "link", "set", wire.port]
     subprocess.run([*link, "down"], check=True)
     time.sleep(1.0)

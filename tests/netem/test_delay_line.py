@@ -1,4 +1,4 @@
-"""The delay line: what it does to packets over real links, and what its numbers are. Kernels with the netem qdisc run it too."""
+"""The delay line: what it does to packets over real links, and what its numbers are."""
 
 import hashlib
 import os
@@ -17,11 +17,11 @@ import psutil
 import pytest
 
 from nalb.errors import MachineError
-from netem import build, delay_line, namespaces, qdiscs, verify, verify_delay
+from netem import delay_line, namespaces, verify, verify_delay
 from netem.delay_line import Counters, Library
 from netem.emulation import Emulation, network_up
 from netem.network import Network
-from netem.wires import NODE_INTERFACE
+from netem.wires import NODE_INTERFACE, wires
 from tests.netem.conftest import leftovers, network_of
 
 LINK = """
@@ -37,11 +37,6 @@ name = "b"
 SOL_PACKET, PACKET_VNET_HDR = 263, 15  # linux/if_packet.h
 LOSS_STREAM = 1 << 60  # LOSS of delay_line.c
 MOST_EARLIER = 60  # packets of a's before the test's own: of the connection that `build` tries
-
-
-@pytest.fixture(autouse=True)
-def no_qdisc(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(qdiscs, "has_netem", lambda: False)
 
 
 def splitmix64(seed: int, index: int) -> float:
@@ -62,8 +57,8 @@ def test_random_numbers_are_those_of_seed_and_index():
 
 def test_seeds_follow_the_file_the_link_and_the_direction_alone():
     def seeds(text: str, name: str = "x") -> list[int]:
-        wires = build.wires(network_of(name, text)).values()
-        return [seed for wire in wires if wire.joint is not None for seed in wire.joint.seeds]
+        links = wires(network_of(name, text)).values()
+        return [seed for wire in links if wire.joint is not None for seed in wire.joint.seeds]
 
     one = seeds(LINK.format("loss_percent = 1"))
     assert len(set(one)) == 2
@@ -124,7 +119,7 @@ def test_equal_seeds_lose_the_same_packets(name: str):
     network = a_network(name, "loss_percent = 10")
     with network_up(network) as emulation:
         arrived = numbers_that_arrive(emulation, 2000)
-    joint = build.wires(network)["a"].joint
+    joint = wires(network)["a"].joint
     assert joint is not None
     library, seed = Library.load(), joint.seeds[0] ^ LOSS_STREAM
     is_lost = [library.uniform(seed, index) < 0.1 for index in range(2000 + MOST_EARLIER)]
@@ -139,7 +134,7 @@ def test_a_network_that_loses_its_first_packets_comes_up(name: str):
     library = Library.load()
 
     def loses_the_first(network: Network) -> bool:
-        joint = build.wires(network)["a"].joint
+        joint = wires(network)["a"].joint
         assert joint is not None
         return all(library.uniform(joint.seeds[0] ^ LOSS_STREAM, index) < 0.3 for index in range(4))
 
@@ -189,6 +184,17 @@ def test_a_line_that_stood_still_says_so(name: str):
         assert counters.worst_late_ns >= 10_000_000
         assert f"could not keep up with real-time priority: {counters.late} of" in str(emulation.delay_shortfall())
     assert delay_line.shortfall(Counters(bunches=1000, late=10)) is None
+
+
+@pytest.mark.root
+def test_a_delay_that_falls_keeps_the_order(name: str):
+    with network_up(a_network(name, "delay_ms = 100")) as emulation:
+        lowered = [delay_line.Rule(0, way, None, 5) for way in (0, 1)]
+        timer = threading.Timer(0.2, delay_line.set_rules, (emulation.hub_namespace(), lowered))
+        timer.start()
+        arrived = numbers_that_arrive(emulation, 500, 0.001)
+        timer.join()
+    assert arrived == list(range(500))
 
 
 @pytest.mark.root
@@ -343,6 +349,16 @@ def test_verify_tells_right_from_wrong(name: str, monkeypatch: pytest.MonkeyPatc
         found = verify_delay.verify_delay(emulation, lambda _: None)
         assert [one.passed for one in found] == [False, True, False], found
         assert found[0].measured == pytest.approx(50, rel=0.1)
+
+
+@pytest.mark.root
+def test_many_small_packets_under_way_are_not_lost(name: str, monkeypatch: pytest.MonkeyPatch):
+    """1,500 of them are: full packets so many would be far more than the link carries and its queue holds."""
+    monkeypatch.setattr(verify_delay, "LOSS_PACKETS", 20_000)
+    network = a_network(name, "up_mbps = 25\ndown_mbps = 25\ndelay_ms = 60\nloss_percent = 1")
+    with network_up(network) as emulation:
+        found = verify_delay.verify_delay(emulation, lambda _: None)
+    assert all(one.passed for one in found), found
 
 
 def test_pairs_are_verified_by_all_that_lies_between(name: str):

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from nalb.errors import InputError, MachineError
 from nalb.units import bytes_per_s_to_mbps
-from netem import build, cpu_limits, namespaces, qdiscs, shaping, verify
+from netem import build, cpu_limits, namespaces, shaping, verify
 from netem.emulation import attach, is_up, leave_up, network_up
 from netem.network_file import find_network, load_network
 from tests.netem.conftest import SITE_OF_B, TWO_NODES, leftovers, network_of
@@ -313,7 +313,7 @@ def test_one_that_is_up_is_refused_attached_to_and_taken_down_once(name: str):
 
 
 def test_a_link_with_delay_carries_its_rate(name: str):
-    """By the kernel's qdisc where there is one, else by the delay line, which says where the machine leaves it too little CPU."""
+    """Or the delay line says that the machine leaves it too little CPU."""
     network = network_of(name, TWO_NODES + "delay_ms = 5\n")
     with network_up(network) as emulation, connected(emulation, "b", "a") as carries:
         assert any(carries(80) for _ in range(5)) or emulation.delay_shortfall()
@@ -327,10 +327,7 @@ def test_a_link_with_delay_carries_its_rate(name: str):
         ("netem.ballast", "the competing process of b"),
     ],
 )
-def test_a_process_that_the_network_needs_has_ended(
-    name: str, monkeypatch: pytest.MonkeyPatch, program: str, says: str
-):
-    monkeypatch.setattr(qdiscs, "has_netem", lambda: False)
+def test_a_process_that_the_network_needs_has_ended(name: str, program: str, says: str):
     network = network_of(name, TWO_NODES + "delay_ms = 5\ncpu_quota = 0.5\nmemory_mb = 1\n")
     with network_up(network, cpu_limits.DutyCycleLimits(network, "on trial")) as emulation:
         inside = namespaces.processes_by_namespace(namespaces.standing(name))
@@ -368,7 +365,6 @@ def test_the_networks_guardian_has_a_successor(name: str):
 
 
 def test_what_is_missing_is_said_before_anything_is_built(name: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(qdiscs, "has_netem", lambda: False)
     monkeypatch.setattr(importlib.machinery, "EXTENSION_SUFFIXES", [])  # none of ours is found
     monkeypatch.setattr(namespaces, "create", lambda name: pytest.fail(f"{name} was made"))
     network = network_of(name, TWO_NODES + "delay_ms = 5\n")

@@ -98,6 +98,7 @@ def test_mxnets_own_routing_is_refused():
 
 
 NAMES = ["n0", "n1", "n2"]
+UPLINKS = {"east": (20.0, 30.0), "west": (20.0, 30.0)}
 CONFIGURED = wire.Configured(
     dict.fromkeys(NAMES, 90.0), dict.fromkeys(NAMES, 80.0), [], {"n0": "east", "n1": "east"}, {"east": (20.0, 30.0)}
 )
@@ -109,6 +110,18 @@ def test_configured_rates_by_sites_have_uplinks():
     assert known.uplinks is not None
     assert known.uplinks.up.tolist() == [20.0, np.inf]
     assert known.uplinks.down.tolist() == [30.0, np.inf]
+
+
+def test_sums_by_sites_ignore_configured_caps_of_pairs():
+    configured = replace(CONFIGURED, pairs=[("n0", "n2", 5.0)])
+    known = configured.capacities(NAMES, Sites(("east", "east", "n2")))
+    assert (dict(known.pairs), known.uplinks is not None) == ({}, True)
+    assert configured.capacities(NAMES).pairs == {(0, 2): 5.0}
+    driver = Driver(**SITES, NALB_HOLD="1")
+    driver.say("observer", replace(configured, site={"n0": "east", "n1": "east", "n2": "west"}, uplinks=UPLINKS))
+    driver.say("observer", wire.RunBlock("exact", 1))
+    register(driver)
+    assert driver.state.verdict is None
 
 
 def test_on_one_level_machines_have_their_part_of_the_uplink():

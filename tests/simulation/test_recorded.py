@@ -53,7 +53,7 @@ def test_exactly_the_recorded_plan_is_simulated():
     exact_s = exchange(NODES, CAPACITIES, LAYOUT.sizes_bytes, by_rank[RANKS], 2_000_000).time_s
     sizes, ranks = route([Tensor(*row) for row in TENSORS], 3, [0, 1, 7])
     stock_s = exchange(NODES, CAPACITIES, sizes, by_rank[ranks]).time_s
-    found = [(one.scheme, one.iteration, one.measured_s, one.simulated_s) for one in simulate_dicts(EVENTS, {})]
+    found = [(one.scheme, one.iteration, one.measured_s, one.simulated_s) for one in simulate_dicts(EVENTS)]
     assert found == [("exact", 0, 3.0, exact_s), ("stock", 1, 4.0, stock_s), ("exact", 3, 3.5, exact_s)]
 
 
@@ -68,14 +68,17 @@ def test_errors_are_parts_of_what_was_measured():
 def test_a_node_that_tells_no_time_is_no_worker():
     events = copy.deepcopy(EVENTS[:5])
     del events[-1]["communication_s"]["n1"]
-    (found,) = simulate_dicts(events, {})
+    (found,) = simulate_dicts(events)
     nodes = [Node("n0"), Node("n1", is_worker=False), Node("n2")]
     by_rank = np.array([2, 0, 1])
     assert found.simulated_s == exchange(nodes, CAPACITIES, LAYOUT.sizes_bytes, by_rank[RANKS], 2_000_000).time_s
 
 
-def test_caps_of_pairs_count():
-    (plain, *_), (capped, *_) = (simulate_dicts(EVENTS, caps) for caps in ({}, {("n0", "n1"): 1e5}))
+def test_the_caps_of_pairs_that_held_when_an_iteration_ended_count():
+    events = copy.deepcopy(EVENTS)
+    events[-1]["configured"] = CONFIGURED | {"pairs": [("n0", "n1", 1e5)]}
+    plain, _, capped = simulate_dicts(events)
+    assert plain.simulated_s == simulate_dicts(EVENTS)[0].simulated_s
     assert capped.simulated_s > 2 * plain.simulated_s
 
 
@@ -86,7 +89,7 @@ def test_a_run_that_lacks_something_is_refused_by_name(event, field):
     events = copy.deepcopy(EVENTS)
     del events[event][field]
     with pytest.raises(InputError, match=rf"samples.jsonl, event \d: no {field}"):
-        simulate_dicts(events, {})
+        simulate_dicts(events)
 
 
 ROUNDED = {"answers": "float32", "pushes": {"n0": "int8"}}
@@ -98,18 +101,23 @@ ROUNDED = {"answers": "float32", "pushes": {"n0": "int8"}}
         (0, {"sites": {"n0": "east", "n1": "east", "n2": "west"}}, "event 1: a job that sums by sites"),
         (1, {"precision": "int8"}, "event 2: gradients that are rounded"),
         (4, {"rounded": ROUNDED}, "event 5: gradients that are rounded"),
+        (
+            4,
+            {"configured": CONFIGURED | {"uplinks": {"east": [9e6, 9e6], "west": [9e6, 9e6]}}},
+            "event 5: a job on one level in a network of sites",
+        ),
     ],
 )
-def test_a_run_by_sites_or_in_other_precisions_is_refused(event, more, says):
+def test_a_run_on_sites_or_in_other_precisions_is_refused(event, more, says):
     events = copy.deepcopy(EVENTS)
     events[event] |= more
     with pytest.raises(InputError, match=says):
-        simulate_dicts(events, {})
+        simulate_dicts(events)
 
 
 def test_an_iteration_without_its_plan_is_refused():
     with pytest.raises(InputError, match="without its plan"):
-        simulate_dicts([EVENTS[0], EVENTS[1], *EVENTS[3:5]], {})
+        simulate_dicts([EVENTS[0], EVENTS[1], *EVENTS[3:5]])
 
 
 def test_slices_of_their_own_size_without_probes_are_cut_as_the_run_cut_them():
@@ -118,7 +126,7 @@ def test_slices_of_their_own_size_without_probes_are_cut_as_the_run_cut_them():
     ranks = np.arange(len(layout.slices)) % 3
     events = [EVENTS[0], EVENTS[1] | own, *iteration(0, "exact@50000", 3.0, ranks.tolist(), 0)]
     by_rank = np.array([2, 0, 1])
-    (found,) = simulate_dicts(events, {})
+    (found,) = simulate_dicts(events)
     assert found.simulated_s == exchange(NODES, CAPACITIES, layout.sizes_bytes, by_rank[ranks]).time_s
 
 
@@ -136,16 +144,16 @@ def test_what_receivers_saw_stands_beside_the_same_with_noise():
     exact = exchange(NODES, CAPACITIES, LAYOUT.sizes_bytes, by_rank[RANKS], 2_000_000).samples
     events = copy.deepcopy(EVENTS[:5])
     events[3]["rows"] = recorded(exact)
-    (found,) = simulate_dicts(events, {})
+    (found,) = simulate_dicts(events)
     assert found.measured.usual == pytest.approx(1, rel=1e-3)
     assert (found.measured.late_part, found.simulated) == (0, None)
-    (blurred,), (again,), (other,) = (simulate_dicts(events, {}, noise=Noise((seed,))) for seed in (1, 1, 2))
+    (blurred,), (again,), (other,) = (simulate_dicts(events, noise=Noise((seed,))) for seed in (1, 1, 2))
     assert blurred == again != other
     assert blurred.measured == found.measured
     assert blurred.simulated.slow < 0.9 < 1.1 < blurred.simulated.fast
     assert blurred.simulated_s != found.simulated_s
     events[3]["rows"].pop()
-    (found,) = simulate_dicts(events, {}, noise=Noise((1,)))
+    (found,) = simulate_dicts(events, noise=Noise((1,)))
     assert found.measured is None
     assert found.simulated == blurred.simulated
 
