@@ -267,21 +267,21 @@ class WorkerExchange:
             sources = [ndarrays.add_up(arrays) for arrays in call.values]
             self._sliced.push_group(plan, first, sources, call.outs)
         if place.is_last:
-            self._finish_iteration(plan)
+            self._finish_iteration(plan, is_whole=True)
 
-    def _finish_iteration(self, plan: m.Plan) -> None:
+    def _finish_iteration(self, plan: m.Plan, is_whole: bool) -> None:
         assert self._sliced is not None
         is_stock = plan.routes_itself
         wait = partial(ndarrays.wait_for_all, self._outs) if is_stock else self._sliced.wait
         sums = (lambda: None) if is_stock else partial(self._sliced.sums, plan.iteration)
         self._plan = None
         wait_computed = partial(ndarrays.wait_for_all, self._computed)
-        self.session.finish(plan, wait_computed, wait, sums, self._plan_wait_s, self._has_pushed)
+        self.session.finish(plan, wait_computed, wait, sums, self._plan_wait_s, self._has_pushed, is_whole)
 
     def _end_iteration(self) -> None:
-        """End the iteration under way, if any, with the calls made so far, and wait for it."""
+        """Break off the iteration under way, if any, after the calls made so far, and wait for its sums."""
         if self._plan is not None:
-            self._finish_iteration(self._plan)
+            self._finish_iteration(self._plan, is_whole=False)
         self.session.wait_finished()
 
     def _own_key(self, key: Key) -> int:

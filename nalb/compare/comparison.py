@@ -21,6 +21,7 @@ from nalb.events import IdleEvent, IterationEvent, LayoutEvent
 from nalb.launch.network import Changes
 from nalb.launch.venue import RunningJob
 from nalb.protocol import wire
+from nalb.reporting.record import follows
 from nalb.reporting.run_file import LinkError, SchemeResult
 from nalb.schemes import ORACLE, SCHEMES
 from nalb.units import GOODPUT_PART
@@ -48,20 +49,25 @@ class Series:
     rounds: list[int] = field(default_factory=list)  # iterations of each job, where a script runs several times
     printed: str | None = None  # the last line that a script printed
     _ended_s: float = 0.0
+    _last: IterationEvent | None = None  # since the clock was started
 
     def begin(self, at_s: float) -> None:
         """Start the clock of the next iteration at `at_s`, so that time before it does not count."""
-        self._ended_s = at_s
+        self._ended_s, self._last = at_s, None
 
     def add(self, event: IterationEvent) -> None:
         """Add one iteration.
 
         An iteration lasts from the slowest worker's end of the iteration before to the slowest worker's end of this one. The
-        workers' own times would count a fast worker's wait for a slow one in two iterations.
+        workers' own times would count a fast worker's wait for a slow one in two iterations. Only these are known of one that
+        comes after an iteration that was broken off.
         """
         began_s, self._ended_s = self._ended_s, max(event.finished_s.values())
         self.communication_s.append(max(event.communication_s.values()))
-        self.iteration_s.append(max(0.0, self._ended_s - began_s))
+        is_next = self._last is None or follows(event, self._last)
+        took_s = self._ended_s - began_s if is_next else max(event.iteration_s.values())
+        self._last = event
+        self.iteration_s.append(max(0.0, took_s))
         self.plan_wait_s.append(max(event.plan_wait_s.values()))
         self.link_errors.extend(link_errors(event))
 

@@ -23,7 +23,7 @@ from nalb.events import (
     TokensEvent,
 )
 from nalb.reporting.pace import Pace, pace_of
-from nalb.reporting.record import Layouts, Readies, Step
+from nalb.reporting.record import Layouts, Readies, Step, follows
 from nalb.reporting.step_costs import StepModel, loads_bytes, nodes_of, shares_of
 
 RECENT = 20  # iterations that rates and the pace are of
@@ -55,7 +55,7 @@ class LiveState:
     news: deque[Happened] = field(default_factory=lambda: deque(maxlen=NEWS))
     recent: deque[Step] = field(default_factory=lambda: deque(maxlen=RECENT))  # of the present scheme
     _counts: Counter[str] = field(default_factory=Counter)  # iterations, by scheme
-    _took_s: dict[str, deque[float]] = field(default_factory=dict)  # recent iterations but a turn's first, by scheme
+    _took_s: dict[str, deque[float]] = field(default_factory=dict)  # recent iterations that are not first, by scheme
     _readies: Readies = field(default_factory=Readies)
     _layouts: Layouts = field(default_factory=Layouts)
     _ended_s: float | None = None  # when the last iteration ended
@@ -121,7 +121,8 @@ class LiveState:
         ready, layout = self._readies.of(event), self._layouts.of(event)
         if self.recent and self.recent[-1].event.scheme != event.scheme:
             self.recent.clear()
-        step = Step(self.iterations, begin_s, event, [], ready=ready, layout=layout, is_first=not self.recent)
+        is_first = not self.recent or not follows(event, self.recent[-1].event)
+        step = Step(self.iterations, begin_s, event, [], ready=ready, layout=layout, is_first=is_first)
         self.recent.append(step)
         self.nodes = self.nodes or list(event.communication_s)
         self.phase, self._ended_s = RUNNING, event.at_s

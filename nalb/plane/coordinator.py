@@ -1,10 +1,11 @@
 """`python -P -m nalb.plane.coordinator HOST:PORT SIZE NODE [--no-ring] [--alone]`: the coordinator of a job of agents.
 
-Port 0 is a free one. The program writes the port that it has to stdout, and serves until stdin says END or the job is aborted.
-Stdin that ends without END means that whoever started it is dead: it then stays for the job's deadline, so that it can name the
-dead process to all others, and ends. With --no-ring the ranks have no ring that it could leave sums to. With --alone, where a
-launcher starts it, it writes no port, reads no stdin, and serves until all ranks have left. The launcher ends it by SIGTERM. An
-agent's coordinator ignores that, as its agent does (agent.py).
+Port 0 is a free one. The program writes the port that it has to stdout, and serves until the job is aborted, or stdin says END and
+all ranks know that all have left. Nobody reads stdout after the port, and a full pipe would block. So what a user's scheme or
+estimator prints goes to stderr. Stdin that ends without END means that whoever started it is dead: it then stays for the job's
+deadline, so that it can name the dead process to all others, and ends. With --no-ring the ranks have no ring that it could leave
+sums to. With --alone, where a launcher starts it, it writes no port, reads no stdin, and serves until all ranks have left. The
+launcher ends it by SIGTERM. An agent's coordinator ignores that, as its agent does (agent.py).
 """
 
 import os
@@ -45,22 +46,34 @@ def check(settings: Settings) -> None:
         raise InputError(f"NALB_BATCHING={settings.batching} is of MXNet alone: choose another, or leave it out")
 
 
-def serve(settings: Settings, has_ring: bool, is_alone: bool) -> None:
-    """Run the coordinator until stdin ends, or until all ranks have left. Raises InputError."""
+def serve(settings: Settings, has_ring: bool, port_fd: int | None) -> None:
+    """Run the coordinator until stdin ends, or until all ranks have left. Raises InputError.
+
+    port_fd: the port is written there; None: the coordinator is alone.
+    """
     check(settings)
     schemes, estimators = own_of(settings.scheme, settings.own_schemes, settings.estimator)
     predictor = new_predictor(settings)
     new_routing = Routing if has_ring and settings.keys_path is None else None  # a ring is not encrypted
     with CoordinatorThread(settings, predictor, schemes, estimators, AGENTS, new_routing) as coordinator:
-        if is_alone:
+        if port_fd is None:
             coordinator.wait()
             return
         try:
-            os.write(sys.stdout.fileno(), f"{coordinator.port}\n".encode())
+            os.write(port_fd, f"{coordinator.port}\n".encode())
         except BrokenPipeError:  # its agent has ended, and nobody else knows of this port
             return
-        if os.read(0, len(END)) != END:
+        if os.read(0, len(END)) == END:
+            coordinator.wait()
+        else:
             time.sleep(settings.deadline_s)
+
+
+def stdout_kept() -> int:
+    """A descriptor of stdout; what the process prints from here on goes to stderr."""
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    return kept
 
 
 def main() -> int:
@@ -68,9 +81,10 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the training processes get it too, and leave
     raise_file_limit()
     endpoint, size, node, *options = sys.argv[1:]
+    port_fd = None if ALONE in options else stdout_kept()
     try:
         settings = for_agents(os.environ, node=node, endpoint=f"tcp://{endpoint}", size=int(size), role="scheduler")
-        serve(settings, has_ring=NO_RING not in options, is_alone=ALONE in options)
+        serve(settings, has_ring=NO_RING not in options, port_fd=port_fd)
     except NalbError as error:
         cause = cause_of(error, Cause.COORDINATOR)
         die(Failure(cause=cause, detail=str(error), role="scheduler", node=node), error.exit_code)

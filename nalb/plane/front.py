@@ -34,7 +34,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nalb.errors import PeerError, one_line
-from nalb.failures import Cause, Failure, JobFailed, carried
+from nalb.failures import Cause, Failure, JobFailed, carried, cause_of
 from nalb.plane import orders as o
 from nalb.plane.agent_process import AgentProcess
 from nalb.plane.cycle import CycleRecorder, key_of
@@ -73,6 +73,7 @@ class _Ring:
     started_s: float
     left: int = 0  # sums that are under way
     computed_s: float | None = None  # when its last sum was begun
+    is_whole: bool = True  # it was not broken off
 
 
 class RingSum:
@@ -110,6 +111,10 @@ class PlaneSum:
     def ready(self, elements: int) -> None:
         """Say that the first `elements` elements of the summand are in memory."""
         self._front.send(o.Ready(self._tensor, elements))
+
+    def fail(self, error: BaseException) -> None:
+        """Say that the rest of the summand does not come: `Front.fail_in_sum`."""
+        self._front.fail_in_sum(error)
 
 
 class Front:
@@ -260,7 +265,8 @@ class Front:
             one = self._rings.popleft()
             assert one.computed_s is not None
             with suppress(OSError):  # the next call meets it
-                self.agent.send(o.RingDone(one.iteration, one.asked_s, one.started_s, one.computed_s, monotonic()))
+                times_s = one.asked_s, one.started_s, one.computed_s, monotonic()
+                self.agent.send(o.RingDone(one.iteration, *times_s, one.is_whole))
             self._news.notify_all()
 
     def _begin_iteration(self) -> None:
@@ -304,7 +310,7 @@ class Front:
         """End the iteration under way with the sums begun so far, and wait for them."""
         with self._news:
             if self._rings and self._rings[-1].computed_s is None:
-                self._rings[-1].computed_s = monotonic()
+                self._rings[-1].computed_s, self._rings[-1].is_whole = monotonic(), False
             self._tell_rings()
         self._wait(lambda: not self._rings and not self._under_way)
         self.send(o.BreakOff())
@@ -325,6 +331,21 @@ class Front:
             self._by_gloo += 1
             self.send(o.ByGloo(self._by_gloo))
 
+    def fail_in_sum(self, error: BaseException) -> None:
+        """End the job where an error throws the script out of a sum half-way: the other ranks wait for this one's part of it.
+
+        A script may catch the error, and end in good order or make other sums.
+        """
+        if isinstance(error, JobFailed | JobFinished):
+            return
+        with self._news:
+            self._has_heard = True
+        if isinstance(error, RuntimeError):
+            self.await_error()  # gloo's names no rank, where another one's end is the reason
+        detail = f"was thrown out of a sum, which the other ranks wait for: {one_line(error)}"
+        with suppress(OSError):  # the agent has ended, and has said why
+            self.agent.send(o.Leave(carried(self._failure(cause_of(error, Cause.SCRIPT), detail))))
+
     # ---- shared memory
 
     def _share_segment(self) -> OwnSegment:
@@ -339,6 +360,7 @@ class Front:
     def _let_segment_go(self) -> None:
         if self._segment is not None:
             self._wait(lambda: not self._under_way)
+            self._segment.free()
             self.send(o.Segment(self._segment.number, 0))
             self._segment = None
 
@@ -484,3 +506,5 @@ class Front:
             self.agent.send(o.Leave(carried(self._failure(cause, failed)) if failed else None))
         self._reader.join()
         self.agent.close()
+        if self._segment is not None:
+            self._segment.free()

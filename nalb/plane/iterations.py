@@ -216,7 +216,8 @@ class RankIterations:
             raise PeerError(f"has summed iteration {order.iteration} by the ring, where {iteration} comes next")
         self._client.note(computed=iteration)
         plan_wait_s = self._waited_s(order.asked_s, order.started_s)
-        self._report_done(plan, plan_wait_s, order.started_s, order.computed_s, order.finished_s, None)
+        times_s = order.started_s, order.computed_s, order.finished_s
+        self._report_done(plan, plan_wait_s, *times_s, None, order.is_whole)
 
     # ---- plans
 
@@ -279,10 +280,11 @@ class RankIterations:
         computed_s: float,
         end_s: float,
         cpu_s: float | None,
-        is_whole: bool = True,
+        is_whole: bool,
     ) -> None:
         self._client.note(exchanging=-1)
-        iteration, took_s = self._protocol.iteration, end_s - self._last_end_s
+        # the ring may end an iteration before this busy agent has seen that the plane's last one had ended
+        iteration, took_s = self._protocol.iteration, max(0.0, end_s - self._last_end_s)
         done = m.Done(iteration, end_s - started_s, took_s, plan_wait_s, started_s, end_s, computed_s, cpu_s, is_whole)
         self._client.send(done, waits=iteration < plan.until)
         self._last_end_s, self._plan = end_s, None

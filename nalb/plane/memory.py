@@ -6,6 +6,7 @@ The training process makes a segment and sends its descriptor; the agent maps it
 import mmap
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,11 @@ class OwnSegment:
         """The place of one tensor."""
         elements, dtype = self._tensors[tensor]
         return np.frombuffer(self._map, dtype, elements, self.offsets[tensor])
+
+    def free(self) -> None:
+        """Free the memory, whoever has it mapped: children that the script has forked, as a DataLoader's, may live long."""
+        with suppress(OSError):  # a kernel that cannot: then it is free once nobody has it mapped
+            self._map.madvise(mmap.MADV_REMOVE)
 
 
 class Segments:

@@ -142,6 +142,7 @@ class RingDone(Order, frozen=True):
     started_s: float  # when it had the route
     computed_s: float
     finished_s: float
+    is_whole: bool = True  # it was not broken off
 
 
 class ByGloo(Order, frozen=True):

@@ -116,14 +116,15 @@ class Coordinator:
             else:
                 self._end_if(self._taken(process, message, now_s), now_s, isinstance(message, wire.Failed))
 
-    def overslept(self, by_s: float) -> None:
-        """Take in that the coordinator's process has not run for so long: what waits is not read yet, and nobody was silent."""
-        self._started_s += by_s
-        for process in self.members:
-            process.last_heard_s += by_s
-            process.last_direct_s += by_s
+    def overslept(self, by_s: float, now_s: float) -> None:
+        """Take in that the coordinator's process has read nothing for so long: what waits is not read yet, and nobody was silent.
+
+        Nothing was read later than now: a message that was read meanwhile is no older than that.
+        """
+        self._started_s = min(now_s, self._started_s + by_s)
+        self.members.overslept(by_s, now_s)
         for service in self.services:
-            service.overslept(by_s)
+            service.overslept(by_s, now_s)
 
     def tick(self, now_s: float) -> None:
         """Keep the deadlines; call it at least every heartbeat."""

@@ -26,7 +26,7 @@ class Members:
         self.servers: list[Process] = []
         self.left: list[Process] = []  # workers that have said Goodbye
         self.rejected: Counter[str] = Counter()  # messages and samples of processes that were not believed, by reason
-        self._last_goodbye_s = now_s
+        self.last_goodbye_s = now_s  # when a process last said Goodbye
         self._expected = settings.num_workers, 0 if settings.is_stock else settings.num_servers
 
     def __iter__(self) -> Iterator[Process]:
@@ -115,11 +115,18 @@ class Members:
         far = [p for p in self if p.round_trip_s >= wire.FAR_S]
         return bool(far) and all(p.is_bbr for p in far)
 
+    def overslept(self, by_s: float, now_s: float) -> None:
+        """See Coordinator.overslept."""
+        self.last_goodbye_s = min(now_s, self.last_goodbye_s + by_s)
+        for process in self:
+            process.last_heard_s = min(now_s, process.last_heard_s + by_s)
+            process.last_direct_s = min(now_s, process.last_direct_s + by_s)
+
     # ---- going
 
     def leave(self, process: Process, now_s: float) -> bool:
         """Take in a Goodbye; return whether it is a worker's and every worker has said it."""
-        self._last_goodbye_s = now_s
+        self.last_goodbye_s = now_s
         if process.is_worker and not process.has_left:
             self.left.append(process)
         process.has_left = True
@@ -155,7 +162,7 @@ class Members:
     def lingering(self, now_s: float) -> Failure | None:
         """The failure of a job whose workers have all said Goodbye while ps-lite's last barrier stays shut: nobody else notices."""
         serving = [p for p in self if not p.has_left]
-        waited_s = now_s - self._last_goodbye_s
+        waited_s = now_s - self.last_goodbye_s
         if serving and not any(p.is_worker for p in serving) and waited_s > self._settings.silence_s:
             return Failure(
                 cause=Cause.LINGERING,

@@ -61,9 +61,9 @@ class Service:
         del now_s
         return None
 
-    def overslept(self, by_s: float) -> None:
-        """The coordinator's process has not run for so long."""
-        del by_s
+    def overslept(self, by_s: float, now_s: float) -> None:
+        """See Coordinator.overslept."""
+        del by_s, now_s
 
     def leave(self, process: Process, now_s: float) -> Failure | None:
         """A process has said Goodbye."""

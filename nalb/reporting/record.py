@@ -83,7 +83,8 @@ class Step:
     rows_at_s: float = 0.0  # the time from which the rows' times count
     ready: ReadyEvent | None = None  # of its job; None: not known
     layout: LayoutEvent | None = None  # how its tensors were cut; None: not known
-    is_first: bool = False  # of its job or of its scheme's turn: what came before it was waiting, not computing alone
+    # of its job, of its scheme's turn, or after one that was broken off: what came before it was not computing alone
+    is_first: bool = False
     nodes: list[str] = field(default_factory=list)  # of its job, as `rows` number them
 
     @property
@@ -95,7 +96,7 @@ class Step:
     def iteration_s(self) -> float:
         """From the slowest worker's end of the iteration before to its end of this one, which no exchange exceeds.
 
-        Of the first one of a turn only the exchange is known.
+        Of one that `is_first` only the exchange is known.
         """
         return self.communication_s if self.is_first else max(self.event.at_s - self.begin_s, self.communication_s)
 
@@ -181,6 +182,14 @@ def of_uplinks(rates: Rates | None) -> Rates | None:
 def answers_of(event: IterationEvent) -> str:
     """The precision of all sums of an iteration."""
     return STEPS[0] if event.rounded is None else event.rounded.answers
+
+
+def follows(event: IterationEvent, before: IterationEvent) -> bool:
+    """Whether an iteration came right after the other in one scheme's turn, and none was broken off between them.
+
+    One that is broken off has a number and no event.
+    """
+    return event.scheme == before.scheme and event.iteration <= before.iteration + 1
 
 
 class Readies:
@@ -287,7 +296,7 @@ def _run_of(timeline: Timeline) -> RunFile:
     results = {
         scheme: SchemeResult(
             communication_s=[step.communication_s for step in own],
-            iteration_s=[step.event.at_s - step.begin_s for step in own],
+            iteration_s=[step.iteration_s for step in own],
             samples_per_min=math.nan,
             plan_wait_s=[max(step.event.plan_wait_s.values(), default=0.0) for step in own],
             link_error=None,
@@ -347,7 +356,7 @@ def read_timeline(run_dir: Path) -> Timeline:
             stored = StoredRows(path, byte, len(own.rows)) if own.rows else ()
             begin_s = min(previous_s or event.at_s, event.at_s)
             ready, layout = readies.of(event), layouts.of(event)
-            is_first = step is None or step.event.scheme != event.scheme or step.ready is not ready
+            is_first = step is None or step.ready is not ready or not follows(event, step.event)
             own_nodes = nodes if ready is None else ready.nodes
             step = Step(place, begin_s, event, stored, own.at_s, ready, layout, is_first, own_nodes)
             _check_step(step, own.rows, f"{path}, event {number}")

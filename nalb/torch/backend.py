@@ -156,6 +156,10 @@ class NalbGroup(dist.ProcessGroup):  # type: ignore[misc]
         elif (front := self.front) is not None:
             front.await_sums()
 
+    def _begun(self, work: dist.Work, of: Sequence[object]) -> dist.Work:
+        """Note a work of these arguments where it is gloo's, and return it: to ask NCCL's breaks the capture of a graph."""
+        return work if self._nccl is not None and _is_on_gpu(of) else self.gloo.begun(work)
+
     def _note_by_gloo(self) -> None:
         """A collective of all ranks goes to gloo, which would wait for a rank that has left until its timeout."""
         if (front := self.front) is not None:
@@ -184,10 +188,11 @@ class NalbGroup(dist.ProcessGroup):  # type: ignore[misc]
         tensors = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
         if not isinstance(opts, dist.AllreduceOptions):
             opts = _options_of(op if opts is None else opts, timeout)
-        tensor = tensors[0].detach()
+        # As with gloo autograd sees no change: `detach` would share its count of them.
+        tensor = tensors[0].data
 
         def by_gloo(summands: list[torch.Tensor] = tensors) -> dist.Work:
-            return in_whole(summands, lambda whole: self.gloo.begun(self._inner.allreduce(whole, opts)))
+            return in_whole(summands, lambda whole: self._begun(self._inner.allreduce(whole, opts), whole))
 
         if opts.reduceOp == dist.ReduceOp.AVG and tensor.dtype != torch.bool:
             opts = _options_of(dist.ReduceOp.SUM, opts.timeout)  # the caller may use its own again
@@ -196,12 +201,12 @@ class NalbGroup(dist.ProcessGroup):  # type: ignore[misc]
                 wide = [one.long() for one in tensors]  # the sum may not fit into the tensors' own dtype
                 by_gloo(wide).wait()
                 for one, total in zip(tensors, wide, strict=True):
-                    one.copy_(total.div_(self.size(), rounding_mode="trunc"))
+                    one.data.copy_(total.div_(self.size(), rounding_mode="trunc"))
                 work = SumWork(tensor)
                 work.complete()
                 return work
             for one in tensors:
-                one.detach().div_(self.size())
+                one.data.div_(self.size())
         if self._job is None or len(tensors) > 1 or opts.reduceOp != dist.ReduceOp.SUM or not self._suits(tensor):
             self._note_by_gloo()
             return by_gloo()
@@ -222,7 +227,7 @@ class NalbGroup(dist.ProcessGroup):  # type: ignore[misc]
         While an exception is handled, as in a `finally`, the end of the script leaves the job: it shows whether the script fails.
         """
         global _job
-        if self._nccl is not None:
+        if self._nccl is not None and hasattr(self._nccl, "shutdown"):  # older torch ends it, whose NCCL has none
             self._nccl.shutdown()
         if self._is_default and self._job is not None:
             if self._job.front is not None:
@@ -233,10 +238,33 @@ class NalbGroup(dist.ProcessGroup):  # type: ignore[misc]
         self._job = None
 
 
+def _end_groups_as_nccl() -> None:
+    """Have a torch that ends groups of NCCL's alone, as 2.6 does, end nalb's too: others call each group's `shutdown`."""
+    module = dist.distributed_c10d
+    if (end := getattr(module, "_shutdown_backend", None)) is None:
+        return
+
+    def end_group(group: dist.ProcessGroup) -> None:
+        end(group)
+        if isinstance(group, NalbGroup):
+            group.shutdown()
+
+    module._shutdown_backend = end_group
+
+
+_end_groups_as_nccl()
+
+
 def let_go_of_unused() -> None:
     """End gloo's threads of groups that are gone."""
-    while _unused:
-        kept_gloo.pop(_unused.pop(), None)
+    _let_go_of(_unused)
+
+
+def _let_go_of(keys: list[int]) -> None:
+    """End gloo's threads of these groups, but for those that would end only at gloo's timeout."""
+    while keys:
+        if (one := kept_gloo.pop(keys.pop(), None)) is not None:
+            one.keep_where_cut_off()
 
 
 def _forget_all() -> None:
@@ -270,9 +298,17 @@ def _hand_on(name: str) -> None:
             self._note_by_gloo()
         if name in GATHERED:
             args, named = _in_a_row(*args, **named)
-        return self.gloo.begun(getattr(self._inner, name)(*args, **named))
+        return self._begun(getattr(self._inner, name)(*args, **named), (*args, *named.values()))
 
     setattr(NalbGroup, name, torch.compiler.disable(call))
+
+
+def _is_on_gpu(of: object) -> bool:
+    """Whether a collective is a GPU's, by its arguments: tensors, lists of them, and options, which may name a device."""
+    if isinstance(of, list | tuple):
+        return any(map(_is_on_gpu, of))
+    device = getattr(of, "device", None)
+    return device is not None and device.type == "cuda"
 
 
 def _in_a_row(output: torch.Tensor, input: torch.Tensor, *more: Any, **named: Any) -> tuple[tuple[Any, ...], Any]:
@@ -367,9 +403,7 @@ def _rest() -> None:
     time.
     """
     sleep(REST_S)
-    for one in kept_gloo.values():
-        one.keep_where_cut_off()
-    kept_gloo.clear()
+    _let_go_of(list(kept_gloo))
 
 
 def create(options: Any, backend_options: object) -> NalbGroup:
@@ -387,7 +421,7 @@ def create(options: Any, backend_options: object) -> NalbGroup:
         if _job is not None:  # its group was destroyed while an exception was handled, and the script has gone on
             _job.leave()
             _job = None
-        kept_gloo.clear()
+        _let_go_of(list(kept_gloo))
         _meeting = meet(dist.PrefixStore(NAME, store), rank, size)
         if size > 1 and os.environ.get("NALB_SCHEME") != GLOO.name:
             _job = TorchJob(dist.PrefixStore(f"{NAME}{_meeting}", store), rank, size, options.timeout)

@@ -58,6 +58,7 @@ class GpuSums:
                     way.ready(stop)
             except Exception as error:
                 work.complete(error)
+                way.fail(error)
 
         def summed(start: int, stop: int) -> None:
             pinned[start:stop].copy_(shared[start:stop])

@@ -30,6 +30,7 @@ from nalb.torch.sums import close_gpus
 
 T = TypeVar("T")
 WAITING = tuple(os.path.dirname(one.__file__) + os.sep for one in (torch.autograd, dist, torch.nn.parallel))
+SAVING = WAITING[1] + "checkpoint" + os.sep  # writes files, and waits for other ranks in modules of WAITING's
 ALONE = "127.0.0.1"  # the address of a rank that has no others
 TURN_S = 60.0  # for which torch's store is asked to wait at a time
 ANSWER_S = 10.0  # that torch's store may take for an answer
@@ -92,8 +93,12 @@ class TorchJob:
 
     def leave(self, failed: str | None = None, cause: Cause = Cause.SCRIPT) -> None:
         """Leave the job. failed, cause: why the script ends, where it waits for no other rank."""
-        if failed is not None and self.machine is not None:
-            failed = self._first_word(self.machine.number, failed)
+        if self.machine is not None:
+            if failed is None:
+                with suppress(Exception):  # their errors are for whoever waits for them
+                    self.machine.await_sums()  # its threads may not have begun all: the plane's end would overtake these
+            else:
+                failed = self._first_word(self.machine.number, failed)
         if self.front is not None:
             if failed is not None and self.front.ends_script:
                 with suppress(OSError):  # this process has no descriptor left
@@ -139,9 +144,9 @@ def meet(store: dist.Store, rank: int, size: int) -> str:
 
 
 def waits_in_torch(thread: int) -> bool:
-    """Whether a thread is within a backward pass, or within a call of torch.distributed's."""
+    """Whether a thread is within a backward pass, or within a call of torch.distributed's that writes no checkpoint."""
     frame = sys._current_frames().get(thread)
-    return frame is not None and frame.f_code.co_filename.startswith(WAITING)
+    return frame is not None and (path := frame.f_code.co_filename).startswith(WAITING) and not path.startswith(SAVING)
 
 
 def new_gloo(store: dist.Store, rank: int, size: int, timeout: timedelta) -> Gloo:

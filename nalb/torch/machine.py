@@ -39,7 +39,7 @@ class Machine:
         ranks = machines[self.number]
         self._front = front
         self._lock = Lock()
-        self._begun: list[dist.Work] = []  # sums that may be under way
+        self._begun: list[dist.Work] = []  # sums under way; each keeps its tensors
         place = ranks.index(rank), len(ranks)  # a rank alone is a group of one, in which sums and copies do nothing
         self._sums = new_gloo(f"machine{self.number}/sums", *place)
         self._copies = new_gloo(f"machine{self.number}/copies", *place)
@@ -54,8 +54,16 @@ class Machine:
     def add_up(self, tensor: torch.Tensor, group: str) -> dist.Work:
         """Begin the sum over all ranks of all machines. group: the name of the group that sums."""
         work = self._begin(tensor, group)
-        with self._lock:
-            self._begun = [one for one in self._begun if not one.is_completed()] + [work]
+        begun, lock = self._begun, self._lock
+        with lock:
+            begun.append(work)
+
+        def forget(_: object) -> None:
+            with lock:
+                begun.remove(work)
+
+        # without `self`: a thread of gloo's that dropped the last reference to its group would wait for itself
+        work.get_future().add_done_callback(forget)
         return work
 
     def await_sums(self) -> None:

@@ -20,14 +20,17 @@ def add_up(front: Front, tensor: torch.Tensor, group: str, by_gloo: Callable[[],
         way = front.place(tensor.numel(), str(tensor.dtype).removeprefix("torch."), group)
         if isinstance(way, PlaneSum):
             return _on_gpu(tensor, way) if tensor.is_cuda else _on_cpu(tensor, way)
+        by_ring = by_gloo()
+        if isinstance(way, RingSum):
+            by_ring.get_future().add_done_callback(lambda _, done=way.done: done())
+        return by_ring
     except JobFailed as error:  # raised here within a backward pass, it would leave DDP in disorder
         work = SumWork(tensor)
         work.complete(error)
         return work
-    by_ring = by_gloo()
-    if isinstance(way, RingSum):
-        by_ring.get_future().add_done_callback(lambda _, done=way.done: done())
-    return by_ring
+    except BaseException as error:  # as a handler of signals raises it
+        front.fail_in_sum(error)
+        raise
 
 
 def in_whole(tensors: list[torch.Tensor], begin: Callable[[list[torch.Tensor]], dist.Work]) -> dist.Work:
@@ -41,7 +44,7 @@ def in_whole(tensors: list[torch.Tensor], begin: Callable[[list[torch.Tensor]], 
     if changed:
         work.wait()
         for one, copy in changed:
-            one.detach().copy_(copy)
+            one.data.copy_(copy)
     return work
 
 

@@ -24,6 +24,7 @@ def _renew_callbacks() -> None:
 
 
 os.register_at_fork(after_in_child=_renew_callbacks)
+_last = threading.local()  # `work`: the last one that a thread has made
 
 
 class SumMissing(PeerError, RuntimeError):
@@ -45,6 +46,8 @@ class SumWork(dist._Work):  # type: ignore[misc]
         self._tensor = tensor
         self._is_done, self._lock = threading.Event(), threading.Lock()
         self._error: Exception | None = None
+        if torch.__version__ < "2.7":  # where C++ does not keep it: DDP asks it for its Future after it may be done
+            _last.work = self
 
     def complete(self, error: Exception | None = None) -> None:
         """The sum is in the tensor, or will not come. Only the first word counts."""

@@ -222,6 +222,7 @@ class Client:
                 if isinstance(message, _End):
                     is_over = True
                     if message.last_word is None:
+                        direct.confirm()  # the coordinator stays until it knows that Farewell has come
                         break
                     message = message.last_word
                 if isinstance(message, m.Done | m.Collected | wire.Goodbye):  # the samples go before these messages

@@ -4,7 +4,7 @@ A message has two frames: envelope and message. An empty message is a sign of li
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import zmq
 
@@ -72,6 +72,10 @@ class Connection:
             if is_next and frames[1]:
                 yield composition.decode_at_client(frames[1])
 
+    def confirm(self) -> None:
+        """Say what has arrived, as the last thing on this connection."""
+        self._send(self._session.sign(), b"")
+
     def overslept(self, by_s: float) -> None:
         """Take in that this process has not run for so long: what has arrived meanwhile is not read yet."""
         self.heard_s += by_s
@@ -115,6 +119,10 @@ class Conversations:
             self._router.send_multipart([identity, frame])
         else:
             self._send(identity, session.sign(), frame)
+
+    def have_confirmed(self, identities: Iterable[bytes]) -> bool:
+        """Whether these processes have confirmed all that was sent to them."""
+        return not any(self._sessions[one].unconfirmed for one in identities)
 
     def forget(self, identity: bytes) -> None:
         """Drop the session of an identity that belongs to no process of the job."""

@@ -43,7 +43,9 @@ from nalb.transport.observer_door import ObserverDoor
 JOB_BYTES = 8  # random ones in a job's name
 LAST_WORDS_MS = 2000  # the time that an Abort may take to leave
 LAST_EVENTS_S = 5.0  # for the disk to take them; the launcher waits 7 s for the coordinator once all have left
+FAREWELL_S = 5.0  # for workers whose connections were reset to hear that all have left; less than those 7 s
 OWN_PART = 0.75  # of the silence that processes allow: the rest is as old as what they heard last may be
+BEATS = 18  # parts of a limit, which are counted: time in which this process was stopped counts as one part
 LEFT_CHECK_S = 0.5  # between two looks at whether the thread, which ends with an aborted job, lives
 
 
@@ -87,7 +89,7 @@ class CoordinatorThread:
         return self
 
     def wait(self) -> None:
-        """Wait until all processes of the job have left."""
+        """Wait until all processes of the job have left, and workers know it, or had time to hear it."""
         while self._thread.is_alive() and not self._have_left.wait(LEFT_CHECK_S):
             pass
 
@@ -156,6 +158,7 @@ class CoordinatorThread:
         heartbeat_s = self._settings.heartbeat_s
         tick_ms = int(heartbeat_s * 500)
         ticked_s = 0.0
+        farewell_s = min(FAREWELL_S, self._settings.silence_s)
         poller = zmq.Poller()
         for socket in (router, *([door.socket] if door else [])):
             poller.register(socket, zmq.POLLIN)
@@ -165,7 +168,7 @@ class CoordinatorThread:
             arrived = poller.poll(tick_ms)
             looked_s = time.monotonic()
             if (overslept_s := looked_s - due_s) > heartbeat_s:  # stopped, without a CPU, or at work
-                state.overslept(overslept_s)
+                state.overslept(overslept_s, looked_s)
             if arrived:
                 for _ in range(1000):  # bounded, so that a flood of messages does not delay the deadlines
                     try:
@@ -184,7 +187,10 @@ class CoordinatorThread:
                 if door:
                     door.catch_up(looked_s)
             flush(talks, state, log, door)
-            if state.have_all_left:
+            if state.have_all_left and (
+                talks.have_confirmed(worker.identity for worker in state.members.workers)
+                or looked_s - state.members.last_goodbye_s > farewell_s
+            ):
                 self._have_left.set()
 
 
@@ -227,14 +233,20 @@ def _limit(what: str, place: str, settings: Settings) -> tuple[float, Failure]:
 
 @contextmanager
 def _ends_process(limit_s: float, failure: Failure) -> Iterator[None]:
-    """A context, or a decorator, that ends this process if it lasts longer than limit_s."""
-    alarm = threading.Timer(limit_s, die, (failure, InputError.exit_code))
-    alarm.daemon = True
-    alarm.start()
+    """A context, or a decorator, that ends this process if it lasts longer than limit_s, while the process itself runs."""
+    is_over = threading.Event()
+
+    def watch() -> None:
+        for _ in range(BEATS):
+            if is_over.wait(limit_s / BEATS):
+                return
+        die(failure, InputError.exit_code)
+
+    threading.Thread(target=watch, daemon=True).start()
     try:
         yield
     finally:
-        alarm.cancel()
+        is_over.set()
 
 
 def receive_signed(router: "zmq.Socket[bytes]", members: dict[str, str]) -> tuple[list[bytes], str | None]:

@@ -97,12 +97,13 @@ class WorkerSession:
         sums: Callable[[], m.Sums | None],
         plan_wait_s: float,
         has_pushed: bool,
+        is_whole: bool,
     ) -> None:
         """Let a thread wait for the iteration's gradients and then its slices, and report the iteration done.
 
         wait_computed, wait: block until the gradients, and then the slices, are there. sums: gives sums to be checked, which are
         sent first, or None. plan_wait_s: seconds that the worker waited for the plan. has_pushed: False where the iteration was
-        broken off and had only arrays of size 0.
+        broken off and had only arrays of size 0. is_whole: False where the iteration was broken off.
         """
         iteration, last_end_s = self.protocol.iteration, self._last_end_s
 
@@ -126,7 +127,7 @@ class WorkerSession:
             if checked is not None:
                 self.client.send(checked)
             took_s = end_s - last_end_s
-            done = m.Done(iteration, end_s - start_s, took_s, plan_wait_s, start_s, end_s, computed_s, cpu_s)
+            done = m.Done(iteration, end_s - start_s, took_s, plan_wait_s, start_s, end_s, computed_s, cpu_s, is_whole)
             self.client.send(done, waits=iteration < plan.until)
             return end_s
 

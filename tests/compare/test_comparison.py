@@ -4,10 +4,10 @@ from nalb.compare.comparison import Series
 from nalb.events import IterationEvent
 
 
-def iteration(finished_s, took_s):
+def iteration(finished_s, took_s, number=0):
     return IterationEvent(
         at_s=0.0,
-        iteration=0,
+        iteration=number,
         scheme="exact",
         communication_s=dict.fromkeys(finished_s, 1.0),
         iteration_s=took_s,
@@ -29,6 +29,14 @@ def test_a_wait_for_the_slowest_counts_once():
     assert series.result(samples=2 * 32).samples_per_min == 60 * 32 * 2 * 3 / 22.5
     assert series.result(samples=None).samples_per_min is None
     assert series.result(samples=None).rounds is None
+
+
+def test_what_came_between_two_iterations_with_one_that_was_broken_off_is_part_of_none():
+    series = Series()
+    series.begin(100.0)
+    for number, finished_s in ((0, 102.0), (1, 104.0), (3, 154.0), (4, 156.0)):
+        series.add(iteration({"a": finished_s, "b": finished_s - 1}, {"a": 2.0, "b": 1.0}, number))
+    assert series.iteration_s == [2.0] * 4
 
 
 def test_rounds_are_jobs_of_their_own():

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nalb.errors import PeerError
-from nalb.events import LayoutEvent, PlanEvent, SamplesEvent
+from nalb.events import IterationEvent, LayoutEvent, PlanEvent, SamplesEvent
 from nalb.failures import Cause
 from nalb.reporting.run_file import read_events
 from tests.failures import noted_in
@@ -95,6 +95,13 @@ def test_sums_stay_right_where_tensors_are_cut_anew_for_fast_links(tmp_path, sch
     assert len(more) < 3
     after = [event for event in events if isinstance(event, PlanEvent) and event.iteration >= second.iteration]
     assert len(after[0].server_of_slice) == second.slices
+
+
+def test_an_iteration_that_was_broken_off_is_none_of_the_record(tmp_path):
+    done = run_job(tmp_path, str(WORKERS), "breaks_off")
+    assert done.returncode == 0, done.stdout + done.stderr
+    recorded = [event.iteration for event in read_events(tmp_path / "run") if isinstance(event, IterationEvent)]
+    assert recorded == [0, 1, 2, 3, 5, 6], "turn 0 teaches what an iteration is, and turn 5 is broken off"
 
 
 @pytest.mark.parametrize(

@@ -245,6 +245,16 @@ def keys_used_once():
     assert counts[-1] == counts[5], counts
 
 
+def breaks_off():
+    """A broadcast comes after the first of two sums in turn 5."""
+    for turn in range(8):
+        store.pushpull("first", nd.ones((5,)))
+        if turn == 5:
+            store.broadcast("in the middle", nd.ones((2,)), nd.ones((2,)))
+        else:
+            store.pushpull("second", nd.ones((5,)))
+
+
 def changing_calls():
     """A call that does not fit the record starts a new one, as often as it happens."""
     for keys in ([0, 1], [0, 1], [0, 1], [2], [0, 1], [2], [0, 1], [2], [0, 1], [0, 1], [3, 0], [3, 0], [3, 0]):

@@ -213,7 +213,7 @@ def test_how_long_the_script_waited_for_a_plan_is_told(job, by_ring):
             one.begin(lambda *_: None, lambda _: None)
             job.agent.tell(o.Summed(tensor, SIZES[tensor]))
     placed = job.place(3000)
-    time.sleep(WAIT_S)
+    time.sleep(2 * WAIT_S)  # the thread may ask a moment later
     assert not placed.done()
     job.agent.tell(o.Route(registration=0, first=1, until=1, by_ring=by_ring))
     next_ways = placed.result(LIMIT_S), job.place(2001).result(LIMIT_S)
@@ -238,7 +238,8 @@ def test_memory_is_let_go_where_the_ring_takes_over(job):
     placed = job.learn(until=0)
     segment = job.agent.hear()
     job.agent.hear()
-    job.begin(placed)
+    one, _ = job.begin(placed)
+    one.memory[:] = 1.0
     job.begin(job.place(2001))
     job.agent.hear()
     for number, elements in enumerate(SIZES):
@@ -247,6 +248,7 @@ def test_memory_is_let_go_where_the_ring_takes_over(job):
     placed = job.place(3000)
     assert job.agent.hear() == o.Segment(segment.number, 0)
     assert isinstance(placed.result(LIMIT_S), RingSum)
+    assert not os.fstat(job.agent.descriptors[0]).st_blocks, "children of the script may have it mapped"
 
 
 def test_an_iteration_that_breaks_off_is_waited_for(job):
@@ -261,6 +263,31 @@ def test_an_iteration_that_breaks_off_is_waited_for(job):
     assert job.agent.hear().elements == 9999
     job.agent.tell(CallAgreed(5))
     assert other.result(LIMIT_S) is None
+
+
+def test_an_iteration_of_the_ring_that_breaks_off_is_told_as_such(job):
+    first = job.learn(by_ring=True).result(LIMIT_S)
+    other = job.place(9999)
+    first.done()
+    assert isinstance(job.agent.hear(), o.RingBegun)
+    assert not job.agent.hear().is_whole
+    assert job.agent.hear() == o.BreakOff()
+    job.agent.tell(CallAgreed(job.agent.hear().number))
+    assert other.result(LIMIT_S) is None
+
+
+def test_a_script_that_is_thrown_out_of_a_sum_ends_the_job(job):
+    """The other ranks wait for its part: it may catch that, and end in good order."""
+    one, _ = job.begin(job.learn())
+    error = JobFailed(Failure(cause=Cause.SILENT, detail="has not reported"), 3)
+    one.fail(error)  # of which the agent has told
+    job.front.fail_in_sum(JobFinished())
+    one.fail(KeyboardInterrupt())
+    closing = job.thread.submit(job.front.close)
+    assert "KeyboardInterrupt" in job.hear_next(o.Leave).failure.detail
+    os.kill(job.front.agent.pid, signal.SIGKILL)
+    job.agent.socket.close()
+    closing.result(LIMIT_S)
 
 
 def test_a_route_of_an_earlier_registration_is_void(job):
@@ -380,6 +407,18 @@ def test_the_job_may_want_no_further_iteration(job):
     job.agent.tell(Finish())
     with pytest.raises(JobFinished):
         placed.result(LIMIT_S)
+
+
+def test_leaving_frees_memory(job):
+    one, _ = job.begin(job.learn())
+    one.memory[:] = 1.0
+    job.hear_next(o.Sum)
+    assert os.fstat(job.agent.descriptors[0]).st_blocks
+    closing = job.thread.submit(job.front.close)
+    os.kill(job.front.agent.pid, signal.SIGKILL)
+    job.agent.socket.close()
+    closing.result(LIMIT_S)
+    assert not os.fstat(job.agent.descriptors[0]).st_blocks
 
 
 @pytest.mark.parametrize("failed", [None, "failed: ValueError: no"])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from nalb.errors import PeerError
-from nalb.plane.memory import Segments
+from nalb.plane.memory import OwnSegment, Segments
 
 
 def descriptor_of(size_bytes):
@@ -27,6 +27,18 @@ def test_tensors_share_memory_and_outlive_their_segment():
     os.close(other)
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(descriptor)  # taken descriptors do not pile up
+
+
+def test_memory_is_free_whoever_has_it_mapped():
+    segment, segments = OwnSegment(0, [(5000, np.dtype(np.float32)), (3000, np.dtype(np.float64))]), Segments()
+    segments.take(0, segment.size_bytes, os.dup(segment.descriptor))
+    tensor = segments.tensor(0, 0, 5000, "float32")
+    segment.array(0)[:] = 1.0
+    assert tensor[4999] == 1.0
+    assert os.fstat(segment.descriptor).st_blocks
+    segment.free()
+    assert not os.fstat(segment.descriptor).st_blocks
+    os.close(segment.descriptor)
 
 
 def test_what_lies_outside_is_refused():

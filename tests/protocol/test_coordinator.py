@@ -316,13 +316,39 @@ def test_a_silent_process_ends_the_job_everywhere_with_its_name():
 def test_what_the_coordinator_has_slept_through_is_nobodys_silence():
     driver = Driver()
     driver.start()
-    driver.state.overslept(60.0)
+    driver.state.overslept(60.0, 60.0)
     driver.now_s += 63.0
     driver.state.tick(driver.now_s)
     assert driver.state.verdict is None
     driver.now_s += 3.5
     driver.state.tick(driver.now_s)
     assert driver.state.verdict.cause is Cause.SILENT
+
+
+def test_a_message_that_came_while_the_coordinator_was_at_work_is_no_newer_than_its_end():
+    driver = Driver()
+    driver.start()
+    driver.now_s = 3.9
+    driver.heartbeat()
+    driver.state.overslept(3.9, 4.0)
+    driver.state.tick(9.9)
+    assert driver.state.verdict is None
+    driver.state.tick(10.1)
+    assert driver.state.verdict.cause is Cause.SILENT
+
+
+def test_ps_lites_end_has_its_time_though_all_stood_still_meanwhile():
+    driver = Driver()
+    driver.start()
+    for worker in ("w0", "w1"):
+        driver.say(worker, wire.Goodbye())
+    driver.state.overslept(60.0, 60.0)
+    for driver.now_s in (62.0, 64.0, 66.0):
+        driver.heartbeat("s0", "s1")
+        driver.state.tick(driver.now_s)
+    assert driver.state.verdict is None
+    driver.state.tick(66.1)
+    assert driver.state.verdict.cause is Cause.LINGERING
 
 
 def test_who_can_be_reached_is_not_given_up_while_its_connection_waits_for_tcp():
@@ -937,7 +963,7 @@ def test_standing_still_while_processes_come_is_no_lateness():
     """As by `scontrol suspend` of all."""
     limit_s = 20.0
     driver = Driver(NALB_STARTUP_S=f"{limit_s:g}")
-    driver.state.overslept(limit_s)
+    driver.state.overslept(limit_s, limit_s)
     driver.state.tick(1.5 * limit_s)
     assert driver.state.phase != "OVER"
     driver.state.tick(2.5 * limit_s)

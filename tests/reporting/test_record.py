@@ -15,7 +15,7 @@ from nalb.events import IterationEvent, LayoutEvent
 from nalb.live.state import LiveState
 from nalb.live.tail import RunTail
 from nalb.planning.slices import wire_dtype
-from nalb.reporting.record import read_record, read_timeline, values_bytes
+from nalb.reporting.record import read_record, read_timeline, record_of, values_bytes
 from nalb.reporting.run_file import read_events, read_run, write_run
 from nalb.reporting.summary import counting_rule, headline, level_bounds, shared_uplinks, summarise
 from nalb.reporting.table import printed_lines, training_table
@@ -335,3 +335,17 @@ def test_the_first_of_each_turn_and_job_is_known_to_follow_none_of_its_own(tmp_p
     assert firsts == [step.is_first for step in steps] == [True, False, True, False, True, False, True]
     assert [step.iteration_s for step in steps[:3]] == [0.5, 20.0, 0.5]
     assert [step.worker_iteration_s["n0"] for step in steps[:3]] == [0.5, 20.0, 0.5]
+
+
+def test_of_an_iteration_after_one_that_was_broken_off_only_the_exchange_is_known(tmp_path):
+    ready = {"event": "ready", "at_s": 1.0, "nodes": ["n0"], "servers": ["n0"]}
+    told = {"event": "iteration", "scheme": "exact", "communication_s": {"n0": 0.5}, "iteration_s": {"n0": 2.0}}
+    events = [told | {"at_s": at_s, "iteration": k} for k, at_s in ((0, 3.0), (1, 5.0), (3, 25.0), (4, 27.0))]
+    write_events(tmp_path, [ready, *events])
+    record, live = record_of(tmp_path), LiveState()
+    live.take_all(read_events(tmp_path))
+    assert [step.iteration_s for step in live.recent] == [0.5, 2.0, 0.5, 2.0]
+    assert (
+        record.run.schemes["exact"].iteration_s == [step.iteration_s for step in record.ordered()] == [0.5, 2, 0.5, 2]
+    )
+    assert live.left_s(5) == 2.0

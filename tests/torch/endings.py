@@ -9,6 +9,8 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
+from typing import NoReturn
 
 import torch
 import torch.distributed as dist
@@ -60,6 +62,34 @@ def exit_before_the_agent_knows() -> None:
     os._exit(9)
 
 
+class Stopped(Exception):
+    """Raised by a handler of signals, in the middle of a sum."""
+
+
+def stop(*_: object) -> NoReturn:
+    raise Stopped
+
+
+def sum_half_way() -> None:
+    """A sum whose first part alone is written."""
+    signal.signal(signal.SIGUSR1, stop)
+    write = fronts.PlaneSum.write
+
+    def write_part(one: fronts.PlaneSum, _: object) -> None:
+        write(one, lambda *_: signal.raise_signal(signal.SIGUSR1))
+
+    fronts.PlaneSum.write = write_part
+    with suppress(Stopped):
+        dist.all_reduce(torch.ones(3000, device=DEVICE))
+    fronts.PlaneSum.write = write
+
+
+def slow_down(front: fronts.Front) -> None:
+    """As a busy machine is."""
+    place = front.place
+    front.place = lambda *args: time.sleep(1.0) or place(*args)
+
+
 def exit_of_a_framework() -> None:
     try:
         raise ValueError("the data are gone")
@@ -109,6 +139,10 @@ for step in range(1_000_000):
             groups.reverse()
         if rank == 1 and how == "fewer sums":
             sizes = sizes[:1]
+        if rank == 1 and how.startswith("half-way"):
+            sum_half_way()
+            if how == "half-way, and no more":
+                break
         if how == "barrier":
             time.sleep(rank * LIMIT_S)
             dist.barrier()  # rank 0 waits in gloo, where no exception reaches it
@@ -135,6 +169,14 @@ for step in range(1_000_000):
         if how == "unequal ends":
             if rank == 0:
                 dist.barrier()  # where nobody comes to any more
+            break
+        if how == "not waited for":
+            if front:
+                slow_down(front)
+            under_way = [dist.all_reduce(torch.ones(size, device=DEVICE), async_op=True) for size in sizes]
+            if rank >= ranks_of_a_machine:  # another machine's
+                for one in under_way:
+                    one.wait()
             break
         if how == "end":
             break

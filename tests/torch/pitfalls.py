@@ -7,6 +7,7 @@ import copy
 import os
 import socket
 import sys
+import time
 import traceback
 from datetime import timedelta
 
@@ -15,6 +16,7 @@ import torch
 import torch.distributed as dist
 from nets import DEVICE, batches, flat, loss_of, net, require_alike, require_same_bits, train, wrapped
 from torch import nn
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.data import DataLoader, TensorDataset
 
 STEPS = 8  # the first iteration, two that teach, and some by the plane
@@ -579,6 +581,34 @@ def barrier_after_sums() -> None:
     require_by_plane(before)
 
 
+def tensors_that_go() -> None:
+    """Their memory is free once their sum is there, whether another one follows or not."""
+    memory = []
+    for _ in range(STEPS):
+        tensor = torch.ones(5000, device=DEVICE)
+        memory.append(StorageWeakRef(tensor.untyped_storage()))
+        dist.all_reduce(tensor)
+        del tensor
+    end_s = time.monotonic() + 10.0
+    while not all(one.expired() for one in memory):
+        assert time.monotonic() < end_s
+        time.sleep(0.01)
+
+
+def saved_for_backward() -> None:
+    """A sum in place is no change that autograd sees, as with gloo: a script may sum what a backward pass needs."""
+    for number in range(STEPS):
+        for group in (dist.group.WORLD, gloo):
+            for shape in ((5000,), (50, 100)):
+                one = torch.ones(shape, device=DEVICE)
+                one = one.T if len(shape) > 1 and group is not gloo else one
+                weight = torch.ones_like(one, requires_grad=True)
+                loss = (weight * one).sum()
+                dist.all_reduce(one, group=group)
+                loss.backward()
+                assert torch.equal(weight.grad, torch.full_like(one, dist.get_world_size())), (number, shape)
+
+
 def devices_apart() -> None:
     """Groups that give one device's tensors to nalb, and the other's to gloo."""
     for backends, device in (("cpu:gloo,cuda:nalb", "cuda"), ("cpu:nalb,cuda:gloo", "cpu")):
@@ -600,7 +630,7 @@ SECTIONS = [
     batch_norm, sync_batch_norm, half_gradients, mixed_dtypes, half_hooks, half_sums, infinities, two_models, second_group,
     part_of_the_ranks, groups_that_go, device_mesh, replicated_shards, compiled, changed_alike, forked_workers,
     sums_in_callbacks, plain_sums, works, inference_mode, others, methods, devices_apart,
-    barrier_after_sums,
+    barrier_after_sums, tensors_that_go, saved_for_backward,
 ]  # fmt: skip
 
 if __name__ == "__main__":

@@ -62,7 +62,15 @@ def test_torch_knows_the_backend_and_loads_no_more_of_nalb(autoload: str, module
 
 @pytest.mark.torch
 def test_ranks_of_a_machine_sum_among_themselves_first() -> None:
-    names = ("hundred_steps", "works", "second_group", "plain_sums", "barrier_after_sums")
+    names = (
+        "hundred_steps",
+        "works",
+        "second_group",
+        "plain_sums",
+        "barrier_after_sums",
+        "tensors_that_go",
+        "saved_for_backward",
+    )
     ended = ranks.run(PITFALLS.name, *names, size=4, RANKS_OF_A_MACHINE="2", **BY_PLANE)
     said = "\n".join(one.output[-3000:] for one in ended)  # where one rank fails, the others wait for it
     assert not any(one.code for one in ended), said
@@ -82,6 +90,12 @@ def test_what_ends_a_rank_that_is_not_its_machines_first_is_told_on_all_machines
     ended = ranks.run("endings.py", how, size=4, within_s=60.0, RANKS_OF_A_MACHINE="2", **BY_PLANE)
     require_named(ended, *words)
     assert words[0] in ended[2].output, [one.output[-3000:] for one in ended]
+
+
+@pytest.mark.torch
+def test_ranks_of_a_machine_leave_after_sums_that_nobody_has_waited_for() -> None:
+    ended = ranks.run("endings.py", "not waited for", size=4, within_s=60.0, RANKS_OF_A_MACHINE="2", **BY_PLANE)
+    assert [one.code for one in ended] == [0] * 4, [one.output[-3000:] for one in ended]
 
 
 @pytest.mark.torch
@@ -113,10 +127,18 @@ def require_named(ended: list[ranks.Rank], *words: str) -> None:
         ("groups in another order", ["of group ", "3000 elements", "all workers must make the same"]),
         ("end where learned", ["left after 4 sums", "the same number of steps"]),
         ("other sums where learned", ["6000 elements", "all workers must make the same"]),
+        ("half-way", ["was thrown out of a sum", "Stopped"]),
     ],
 )
 def test_a_rank_that_fails_ends_all_and_is_named(how: str, words: list[str]) -> None:
     require_named(ranks.run("endings.py", how, size=2, within_s=100.0, **BY_PLANE), *words)
+
+
+@pytest.mark.torch
+def test_a_rank_that_is_thrown_out_of_a_sum_and_ends_in_good_order_ends_all() -> None:
+    waits, thrown_out = ranks.run("endings.py", "half-way, and no more", size=2, within_s=60.0, **BY_PLANE)
+    assert (thrown_out.code, "killed after" in thrown_out.output) == (0, False)
+    require_named([waits], "was thrown out of a sum", "Stopped")
 
 
 @pytest.mark.torch
@@ -303,6 +325,78 @@ dist.init_process_group(
 assert dist.group.WORLD._get_backend(torch.device("cuda")) is Nccl.made
 """
     )
+
+
+@pytest.mark.torch
+def test_works_of_nccls_are_not_kept_as_gloos() -> None:
+    """To ask one whether it is done breaks the capture of a graph.
+
+    With gloo in place of NCCL, and tensors that say they are a GPU's.
+    """
+    run_alone(
+        WITH_GPU
+        + """
+from nalb.torch.gloo import Gloo
+
+class OnGpu(torch.Tensor):
+    device = torch.device("cuda", 0)
+
+class Nccl:
+    class Options:
+        pass
+
+    def __new__(cls, store, rank, size, options):
+        return dist.ProcessGroupGloo(store, rank, size, options._timeout)
+
+noted = []
+begun = Gloo.begun
+Gloo.begun = lambda one, work: noted.append(work) or begun(one, work)
+dist.ProcessGroupNCCL = Nccl
+dist.init_process_group("cpu:nalb,cuda:nccl", store=dist.HashStore(), rank=0, world_size=1)
+group, on_cpu = dist.group.WORLD, torch.ones(5000)
+for one, expected in ((on_cpu, 4), (on_cpu.as_subclass(OnGpu), 0)):
+    noted.clear()
+    group.allreduce([one]).wait()
+    group.broadcast([one], dist.BroadcastOptions()).wait()
+    group.allgather([[on_cpu.clone()]], [one]).wait()
+    group._allgather_base(on_cpu.clone(), input=one).wait() if hasattr(dist.ProcessGroup, "_allgather_base") else noted.append(0)
+    assert len(noted) == expected, noted
+"""
+    )
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("is_cut_off", [True, False])
+def test_a_next_job_does_not_wait_for_the_end_of_a_group_that_is_cut_off(is_cut_off: bool) -> None:
+    """Its threads end only at gloo's timeout."""
+    run_alone(f"""
+import weakref, torch, torch.distributed as dist
+from nalb.torch.works import SumWork
+dist.init_process_group("nalb", store=dist.HashStore(), rank=0, world_size=1)
+gloo = dist.group.WORLD.gloo
+gloo.is_watched, gloo.has_lost_one = True, lambda: {is_cut_off}
+gloo.begun(SumWork(torch.zeros(1)))
+group = weakref.ref(gloo.group)
+dist.destroy_process_group()
+del gloo
+dist.init_process_group("nalb", store=dist.HashStore(), rank=0, world_size=1)
+assert (group() is not None) == {is_cut_off}
+""")
+
+
+@pytest.mark.torch
+def test_a_torch_that_ends_nccls_groups_alone_ends_nalbs_too() -> None:
+    """As 2.6 does, whose function has this name."""
+    run_alone("""
+import torch.distributed as dist
+ended = []
+dist.distributed_c10d._shutdown_backend = ended.append
+dist.init_process_group("nalb", store=dist.HashStore(), rank=0, world_size=1)
+dist.group.WORLD.shutdown = lambda: ended.append("nalb's")
+for one in ("another", dist.group.WORLD):
+    dist.distributed_c10d._shutdown_backend(one)
+assert ended == ["another", dist.group.WORLD, "nalb's"], ended
+""")
 
 
 @pytest.mark.torch

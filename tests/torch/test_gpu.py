@@ -60,6 +60,8 @@ class Way:
 
     def __init__(self, elements, error=None):
         self.memory, self.error, self.parts = np.zeros(elements, np.float32), error, []
+        self.failed = []
+        self.fail = self.failed.append
 
     def begin(self, summed, ended):
         self.summed, self.ended = summed, ended
@@ -127,6 +129,17 @@ def test_an_error_reaches_the_work(monkeypatch):
     with pytest.raises(ValueError, match="no agent"):
         work.wait()
     sums.close()
+
+
+def test_a_copy_that_fails_is_told_to_the_other_ranks(monkeypatch):
+    sums, _ = made(monkeypatch)
+    way = Way(5000)
+    way.memory = np.zeros(4999, np.float32)  # which the copy does not fit into
+    work = sums.add_up(torch.ones(5000), way)
+    with pytest.raises(RuntimeError, match="size"):
+        work.wait()
+    sums.close()
+    assert isinstance(way.failed[0], RuntimeError)
 
 
 def test_a_gpu_that_fails_leaves_no_sum_without_an_end(monkeypatch):

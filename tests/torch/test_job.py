@@ -1,7 +1,10 @@
 """A rank's way into its job, with stores of torch's alone."""
 
+import importlib
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from threading import Lock
 
 import pytest
 
@@ -41,6 +44,27 @@ def test_a_rank_whose_agent_is_missing_is_named_in_time() -> None:
         _await_agents(store, ["n0", "n1"], 0.2)
     failure = raised.value.failure
     assert (failure.cause, failure.role, failure.node) == (Cause.ABSENT, "worker", "n1")
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(("module", "waits"), [("distributed_c10d", True), ("checkpoint.filesystem", False)])
+def test_a_thread_that_saves_a_checkpoint_does_not_wait_for_other_ranks(module: str, waits: bool) -> None:
+    """It may do so for long, where its disk is slow, after it has heard that the job has failed."""
+    from nalb.torch.job import waits_in_torch
+
+    path = importlib.import_module(f"torch.distributed.{module}").__file__
+    begun, end = Lock(), Lock()
+    begun.acquire()
+    end.acquire()
+    code = compile("begun.release(); end.acquire()", path, "exec")
+    with ThreadPoolExecutor(1) as thread:
+        number = thread.submit(threading.get_ident).result()
+        thread.submit(exec, code, {"begun": begun, "end": end})
+        begun.acquire()
+        try:
+            assert waits_in_torch(number) == waits
+        finally:
+            end.release()
 
 
 @pytest.mark.torch

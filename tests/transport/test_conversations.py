@@ -14,12 +14,21 @@ import zmq
 from nalb.protocol import wire
 from nalb.services import composition
 from nalb.services.exchange import messages as m
+from nalb.settings import for_agents
+from nalb.transport import server
+from nalb.transport.client import Client, Drained
 from nalb.transport.conversations import Connection, Conversations, bound
+from nalb.transport.server import CoordinatorThread
 
 pytestmark = pytest.mark.jobs
 
 LIMIT_S = 30.0
 MESSAGES = 300
+
+
+def no_samples() -> Drained:
+    """What a process has that moves nothing."""
+    return Drained([])
 
 
 class Way:
@@ -47,6 +56,11 @@ class Way:
         """From here on the present connections carry nothing, and do not say so."""
         with self._lock:
             self._stuck |= self._ends.keys()
+
+    def swallow_answers(self) -> None:
+        """From here on the present connections carry nothing that comes from the port."""
+        with self._lock:
+            self._stuck |= {one for one in self._ends if one.getpeername()[1] == self._port}
 
     def close(self) -> None:
         """End it."""
@@ -140,3 +154,41 @@ def test_nothing_is_lost_doubled_or_overtaken_whatever_becomes_of_connections(fa
         way.close()
     assert told == list(range(MESSAGES))
     assert [one.iteration for one in heard if isinstance(one, m.Collected)] == list(range(MESSAGES))
+
+
+def test_the_coordinator_stays_until_all_workers_know_that_all_have_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The connection of one is reset while Farewell is on it."""
+    monkeypatch.setattr(server, "FAREWELL_S", 10 * LIMIT_S)
+    settings = for_agents(
+        {"NALB_DEADLINE_S": "1000"}, node="n0", endpoint="tcp://127.0.0.1:0", size=2, role="scheduler"
+    )
+    with CoordinatorThread(settings) as served:
+        way = Way(served.port)
+        ports = served.port, way.port
+        near, far = (
+            Client(
+                f"tcp://127.0.0.1:{port}",
+                wire.Hello(wire.VERSION, "agent", f"n{rank}", rank, 1),
+                no_samples,
+                60.0,
+                60.0,
+            )
+            for rank, port in enumerate(ports)
+        )
+        for one in (near, far):
+            one.wait_for(wire.Welcome)
+        way.swallow_answers()
+        for one in (near, far):
+            one.send(wire.Goodbye())
+        near.wait_for(wire.Farewell)
+        near.close()
+        waiting = threading.Thread(target=served.wait, daemon=True)
+        waiting.start()
+        waiting.join(1.0)
+        assert waiting.is_alive(), "the far one has not heard it"
+        way.reset()
+        far.wait_for(wire.Farewell)
+        far.close()
+        waiting.join(LIMIT_S)
+        assert not waiting.is_alive()
+        way.close()

@@ -1,10 +1,12 @@
 """The coordinator's shell: its file of events, and what a stranger who can reach its port can make it keep."""
 
 import os
+import signal
 import socket
 import struct
 import subprocess
 import sys
+import time
 from collections import deque
 from contextlib import suppress
 from pathlib import Path
@@ -106,6 +108,30 @@ def test_a_disk_that_stands_still_ends_no_job_but_is_told_at_its_end(tmp_path: P
         ("scheduler", "n0"),
     )
     assert failure.detail.startswith(f"cannot write {path} (its disk stands still")
+
+
+# decides for half a second of its own; may take 1.8 s
+SLOW = """
+import time
+from nalb.schemes import Scheme
+from nalb.settings import for_agents
+from nalb.transport.server import timed
+def decide(situation):
+    print("decides", flush=True)
+    for _ in range(50):
+        time.sleep(0.01)
+settings = for_agents({"NALB_DEADLINE_S": "4"}, node="n0", endpoint="tcp://127.0.0.1:0", size=1, role="scheduler")
+timed(Scheme("slow", decide, place="slow.py"), settings).decide(None)
+"""
+
+
+def test_a_scheme_has_its_time_though_all_processes_were_stopped_while_it_decided() -> None:
+    with subprocess.Popen([sys.executable, "-c", SLOW], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as job:
+        job.stdout.readline()
+        job.send_signal(signal.SIGSTOP)
+        time.sleep(2.5)
+        job.send_signal(signal.SIGCONT)
+        assert job.wait(60) == 0, job.stderr.read()
 
 
 GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"CURVE".ljust(20, b"\0") + bytes(32)  # ZMTP 3.1

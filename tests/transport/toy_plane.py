@@ -142,6 +142,7 @@ def main():
             sums=lambda: None,
             plan_wait_s=waited_s,
             has_pushed=True,
+            is_whole=True,
         )
         session.wait_finished()
         factor = sum(other + iteration for other in sockets.ranks)

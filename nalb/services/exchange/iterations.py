@@ -162,9 +162,9 @@ class Iterations:
                 self._planner.consider_precisions()
         return self._end_collecting(now_s)
 
-    def overslept(self, by_s: float) -> None:
-        """Take in that the coordinator's process has not run for so long: what moved meanwhile is not known yet."""
-        self._moved_s += by_s
+    def overslept(self, by_s: float, now_s: float) -> None:
+        """Take in that the coordinator's process has read nothing for so long: what moved meanwhile is not known yet."""
+        self._moved_s = min(now_s, self._moved_s + by_s)
 
     def stuck(self) -> Failure | None:
         """Why sums of this iteration, or of a direct call, will never come, if so."""

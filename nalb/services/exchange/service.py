@@ -135,10 +135,10 @@ class Exchange(Service):
         assert self._iterations is not None
         return self._iterations.stuck() or self._iterations.tick(now_s)
 
-    def overslept(self, by_s: float) -> None:
+    def overslept(self, by_s: float, now_s: float) -> None:
         """The deadline of iterations and calls counts none of that time."""
         if self._iterations is not None:
-            self._iterations.overslept(by_s)
+            self._iterations.overslept(by_s, now_s)
 
     def leave(self, process: Process, now_s: float) -> Failure | None:
         """A process ends in good order."""
