@@ -48,7 +48,9 @@ class TorchJob:
 
     def __init__(self, store: dist.Store, rank: int, size: int, timeout: timedelta, ends_script: bool = True):
         """ends_script: whether a script that waits in gloo when the job fails is ended; otherwise gloo's timeout tells it."""
-        self._store, self._rank = store, rank
+        # until this rank has left: a next default group of the process must not find this store's keys
+        self._store: dist.Store | None = store
+        self._rank = rank
         own_host = own_machine(os.environ), os.environ.get("LOCAL_WORLD_SIZE", "1") != "1"
         machines = machines_of([tuple(one) for one in _told_by_all(store, "host", rank, size, own_host, "0")])
         firsts = [ranks[0] for ranks in machines]
@@ -93,12 +95,13 @@ class TorchJob:
 
     def leave(self, failed: str | None = None, cause: Cause = Cause.SCRIPT) -> None:
         """Leave the job. failed, cause: why the script ends, where it waits for no other rank."""
+        store, self._store = self._store, None
         if self.machine is not None:
             if failed is None:
                 with suppress(Exception):  # their errors are for whoever waits for them
                     self.machine.await_sums()  # its threads may not have begun all: the plane's end would overtake these
-            else:
-                failed = self._first_word(self.machine.number, failed)
+            elif store is not None:
+                failed = self._first_word(store, self.machine.number, failed)
         if self.front is not None:
             if failed is not None and self.front.ends_script:
                 with suppress(OSError):  # this process has no descriptor left
@@ -109,14 +112,14 @@ class TorchJob:
             self.machine.close()
         close_gpus()
 
-    def _first_word(self, machine: int, failed: str) -> str:
+    def _first_word(self, store: dist.Store, machine: int, failed: str) -> str:
         """Why the first rank of this machine to fail does so. The others' gloo tells them that a connection is lost, and no more.
 
         Only the machine's first rank can tell other machines.
         """
         own = failed if self.front is not None else f"has rank {self._rank}, which {failed}"
         with suppress(JobFailed, RuntimeError):  # the store is gone
-            return str(_asked(partial(self._store.compare_set, f"failed{machine}", "", own), WORD_S, "0"), "utf-8")
+            return str(_asked(partial(store.compare_set, f"failed{machine}", "", own), WORD_S, "0"), "utf-8")
         return failed
 
 

@@ -210,7 +210,7 @@ def test_ranks_on_hosts(cluster: Cluster, launch: Launch, tmp_path: Path) -> Non
 @pytest.mark.torch
 @pytest.mark.parametrize("how", ["--plain", "--encrypt"])
 def test_a_script_makes_a_default_group_again(launch: Launch, tmp_path: Path, how: str) -> None:
-    script = [sys.executable, str(Path(__file__).with_name("torch_twice.py"))]
+    script = [sys.executable, str(Path(__file__).with_name("torch_twice.py")), str(tmp_path)]
     job = launch("--local", "2", "--scheme", "average", how, "--", *script, **cache_of_torch(tmp_path))
     assert job.end(START_LIMIT_S)[0] == 0, job.output
     assert sum("sum 3.0 by plane 4" in line for line in job.lines) == 4, job.output
