@@ -101,6 +101,8 @@ def install() -> None:
     @functools.wraps(begin)
     def init_params(self: mx.gluon.Trainer) -> None:
         if isinstance(self._kvstore, NALB):
+            if isinstance(self.optimizer, ORDERED) and not hasattr(self, "_places"):
+                self._places = _places_of_rank_0(self, self._kvstore)
             ready = [p for p in self._params_to_init if not p._deferred_init and p._stype == "default"]
             if ready:
                 arrays = [p.list_data() for p in ready]
@@ -134,9 +136,7 @@ def install() -> None:
         if holds_sums:
             _mark_gradients(self, fresh=True)
         updaters = self._updaters
-        if isinstance(self._kvstore, NALB) and isinstance(self.optimizer, ORDERED):
-            if not hasattr(self, "_places"):
-                self._places = _places_of_rank_0(self, self._kvstore)
+        if hasattr(self, "_places"):
             self._updaters = [functools.partial(_update_in_order, one, self._places) for one in updaters]  # type: ignore[misc]
         try:
             update(self, ignore_stale_grad)

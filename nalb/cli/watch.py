@@ -11,10 +11,10 @@ from nalb.compare.progress import new_console
 from nalb.errors import InputError
 from nalb.launch.signals import exit_on_signals
 from nalb.live.following import Follower
-from nalb.live.tail import SAMPLES
 from nalb.live.view import line, screen
 from nalb.reporting.about_file import ABOUT
 from nalb.reporting.record import Timeline, without_iterations
+from nalb.reporting.run_file import SAMPLES
 
 LEAST_S, MOST_S = 0.1, 3600.0  # of --every
 

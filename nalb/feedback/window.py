@@ -58,6 +58,11 @@ def usual_windows(slice_bytes: int, num_servers: int, uplinks: Sequence[float]) 
     return [int(slice_bytes * num_servers * max(usual * root, LEAST_SLICES_PER_SERVER)) for root in roots]
 
 
+def with_room(windows: Sequence[int], uplinks: Sequence[float], away_s: float) -> list[int]:
+    """The windows with room for what each uplink carries while a slice is away for so long."""
+    return [window + int(rate * away_s) for window, rate in zip(windows, uplinks, strict=True)]
+
+
 LOW_FAR_BYTES = 2_000_000  # of values that travel as they are: the least window where delay counts
 FAR_PART = 8  # the model is divided by it for another least window there. Choice.
 # Part of the bytes that the fastest node can have on its way. With all of them, or more, packets are lost (measured at 50 to 200
@@ -82,10 +87,7 @@ WINDOW_GAIN = 0.1
 
 def windows_without_delay(pace: "LinkPace") -> list[int]:
     """The windows where delay does not count; none: no limit."""
-    windows = [
-        usual + int(rate * (pace.round_trip_s + pace.capped_s))  # what is away, and what servers sum and links carry
-        for usual, rate in zip(pace.usual, pace.uplinks, strict=True)
-    ]
+    windows = with_room(pace.usual, pace.uplinks, pace.round_trip_s + pace.capped_s)
     covered_s = max(window / rate for window, rate in zip(windows, pace.uplinks, strict=True))
     held_back_s = pace.compute_spread_s - covered_s
     return windows if held_back_s <= WINDOW_GAIN * pace.links_s else []

@@ -116,8 +116,8 @@ def unreachable(hosts: Sequence[Host]) -> set[str]:
             for one in list(probes):
                 host, end_s, login = one
                 if login.poll() is not None or time.monotonic() > end_s:
-                    probes.remove(one)
                     failed |= {host.name} if _end(login) != 0 else set()
+                    probes.remove(one)
             time.sleep(LOOK_S)
     finally:
         for _, _, login in probes:
@@ -255,8 +255,9 @@ class RemoteProcess(LocalProcess):
     def ask_to_end(self) -> None:
         """Close the client's stdin; the agent then ends the process and reports its return code. Kill a client at its login."""
         assert self.popen.stdin is not None
-        if not self._is_ready and any(fcntl.ioctl(self.popen.stdin, termios.TIOCOUTQ, bytes(4))):
-            self.kill()  # ssh has not read the order, as it does after the login: the host has no agent yet
+        with suppress(OSError, ValueError):  # it is closed, or the kernel does not tell
+            if not self._is_ready and any(fcntl.ioctl(self.popen.stdin, termios.TIOCOUTQ, bytes(4))):
+                self.kill()  # ssh has not read the order, as it does after the login: the host has no agent yet
         with suppress(OSError):
             self.popen.stdin.close()
 

@@ -12,9 +12,10 @@ from pathlib import Path
 from nalb.errors import InputError, as_text
 from nalb.events import AnyEvent
 from nalb.live.state import FAILED, RUNNING, LiveState
-from nalb.live.tail import SAMPLES, RunTail
+from nalb.live.tail import RunTail
 from nalb.process.own_program import own_argv
 from nalb.reporting.about_file import ABOUT, is_held, read_about
+from nalb.reporting.run_file import SAMPLES
 
 # Without a coordinator's socket for so long, a failed job is over that might have been restarted. Before the next attempt the
 # launcher looks which hosts are lost: that takes up to 20 s for every eight of them.

@@ -16,9 +16,8 @@ from nalb.errors import InputError
 from nalb.events import AnyEvent
 from nalb.reporting.about_file import ABOUT, is_held
 from nalb.reporting.attempts import RESTART
-from nalb.reporting.run_file import event_of
+from nalb.reporting.run_file import SAMPLES, event_of
 
-SAMPLES = "samples.jsonl"
 PASSED_OVER = b'{"event":"samples"'
 READ_MOST = 1 << 24  # bytes that are read at once
 

@@ -284,6 +284,17 @@ def pairs_s(nodes: Sequence[Node], shares_bytes: Floats, capacities: Capacities)
     return found
 
 
+def capped_s(nodes: Sequence[Node], shares_bytes: Floats, capacities: Capacities, slice_bytes: int) -> float:
+    """Seconds for which a slice is away over the slowest capped pair that carries one: with its push and its answer.
+
+    shares_bytes: bytes that each node sums, shape (N,). Each direction of a pair carries slices of both its ends' servers by turns.
+    """
+    took_s = pairs_s(nodes, shares_bytes, capacities)
+    slice_s = {pair: slice_bytes / rate for pair, rate in capacities.pairs.items()}
+    away_s = {pair: 2 * one_s for pair, one_s in slice_s.items() if took_s[pair] >= one_s}
+    return max((there_s + away_s.get((j, i), 0.0) for (i, j), there_s in away_s.items()), default=0.0)
+
+
 def levels_s(
     shares_bytes: Floats, model_bytes: float, capacities: Capacities, led_bytes: Floats | None = None
 ) -> tuple[float, float]:

@@ -83,7 +83,7 @@ class Step:
     rows_at_s: float = 0.0  # the time from which the rows' times count
     ready: ReadyEvent | None = None  # of its job; None: not known
     layout: LayoutEvent | None = None  # how its tensors were cut; None: not known
-    # of its job, of its scheme's turn, or after one that was broken off: what came before it was not computing alone
+    # of its job, of its scheme's turn, or after a number without an event: what came before it was not computing alone
     is_first: bool = False
     nodes: list[str] = field(default_factory=list)  # of its job, as `rows` number them
 
@@ -185,9 +185,9 @@ def answers_of(event: IterationEvent) -> str:
 
 
 def follows(event: IterationEvent, before: IterationEvent) -> bool:
-    """Whether an iteration came right after the other in one scheme's turn, and none was broken off between them.
+    """Whether an iteration came right after the other in one scheme's turn.
 
-    One that is broken off has a number and no event.
+    Numbers without an event are of iterations that were broken off, or that were planned ahead and then had other tensors.
     """
     return event.scheme == before.scheme and event.iteration <= before.iteration + 1
 

@@ -19,6 +19,7 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 WARM_UP = 2  # the first iterations, left out of medians: the first has no measurement before it, the second only one
+SAMPLES = "samples.jsonl"
 PART = ".part"  # the ending of a file that is being written
 LONGEST_S = 1e7  # four months; no iteration takes longer, so a larger number is not a time
 _TORN: set[str] = set()  # files whose first torn line has given a warning: a full disk tears every line
@@ -164,13 +165,15 @@ def read_events(run_dir: Path) -> list[AnyEvent]:
 
 def placed_events(run_dir: Path) -> Iterator[tuple[int, AnyEvent]]:
     """Yield the same events one by one, each with the byte at which its line begins, so that not all have to be kept."""
-    path, at_byte = run_dir / "samples.jsonl", 0
+    path, at_byte = run_dir / SAMPLES, 0
     try:
         with path.open("rb") as file:
             for number, line in enumerate(file, 1):
                 event = event_of(line, f"{path}, line {number}", is_whole=line.endswith(b"\n"))
                 if event is not None:
                     yield at_byte, event
+                if not line.endswith(b"\n"):
+                    return  # it is being written: its rest would count as a line
                 at_byte += len(line)
     except FileNotFoundError:
         return

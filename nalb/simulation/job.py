@@ -12,14 +12,15 @@ import numpy as np
 from kvstore_patch.keys.plane import PS_LITE
 from nalb.errors import InputError
 from nalb.feedback.routing import Routing
-from nalb.feedback.window import usual_windows
+from nalb.feedback.window import usual_windows, with_room
 from nalb.measurement.cores import Work
 from nalb.measurement.estimators import DEFAULT_ESTIMATOR, ESTIMATORS, Estimator
 from nalb.measurement.rules import RULES, Rules
 from nalb.measurement.traffic import Traffic
 from nalb.planning.distribution import Situation
 from nalb.planning.elastic import ServerObservation
-from nalb.planning.nodes import Capacities, CoreTimes, Floats, Node, linear_load, server_indices
+from nalb.planning.nodes import Capacities, CoreTimes, Floats, Node, capped_s, linear_load, server_indices
+from nalb.planning.shares import exact
 from nalb.planning.sites import Sites
 from nalb.planning.slices import Ints, Layout, Tensor
 from nalb.planning.stock import route
@@ -202,8 +203,13 @@ def by_flows(
 
 
 def windows_of(layout: Layout, nodes: Sequence[Node], capacities: Capacities) -> list[int]:
-    """The window of each node's worker by true capacities, bytes."""
-    return usual_windows(layout.common_bytes, len(server_indices(nodes)), capacities.up.tolist())
+    """The window of each node's worker by true capacities, bytes, where shares are those of least time."""
+    uplinks = capacities.up.tolist()
+    usual = usual_windows(layout.common_bytes, len(server_indices(nodes)), uplinks)
+    if not capacities.pairs:
+        return usual
+    shares, _ = exact(nodes, layout.model_bytes, capacities)
+    return with_room(usual, uplinks, capped_s(nodes, shares, capacities, layout.common_bytes))
 
 
 def find_simulated(scheme: str, schemes: Mapping[str, Scheme] = SCHEMES) -> Scheme:

@@ -93,9 +93,11 @@ class NalbGroup(dist.ProcessGroup):  # type: ignore[misc]
         self._nccl: Any = None  # once it is asked for
         self._learning = threading.Lock()  # of each device's backend
         self._knows_devices, self._by_plane = gpus_by_plane, {"cpu", "cuda"} if gpus_by_plane else set[str]()
-        # a rank may end another group before all others do
-        if job is not None and job.machine is None and self._is_default:
-            job.watch(self.gloo)
+        if job is not None and self._is_default:  # a rank may end another group before all others do
+            if job.machine is None:
+                job.watch(self.gloo)
+            else:
+                job.unwatched.add(self.gloo)
         self._register("cpu", KIND.GLOO, self.gloo.group)
         if torch.cuda.is_available():
             if gpus_by_plane:
@@ -211,7 +213,7 @@ class NalbGroup(dist.ProcessGroup):  # type: ignore[misc]
             self._note_by_gloo()
             return by_gloo()
         if (machine := self._job.machine) is not None:
-            return in_whole([tensor], lambda whole: machine.add_up(whole[0], self._name))
+            return machine.add_up(tensor, self._name)
         assert self._job.front is not None
         return add_up(self._job.front, tensor, self._name, by_gloo)
 
@@ -230,11 +232,11 @@ class NalbGroup(dist.ProcessGroup):  # type: ignore[misc]
         if self._nccl is not None and hasattr(self._nccl, "shutdown"):  # older torch ends it, whose NCCL has none
             self._nccl.shutdown()
         if self._is_default and self._job is not None:
-            if self._job.front is not None:
-                self._job.front.is_let_go = True
             if sys.exc_info()[1] is None:
                 self._job.leave()
                 _job = None
+            elif self._job.front is not None:
+                self._job.front.is_let_go = True
         self._job = None
 
 

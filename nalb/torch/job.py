@@ -57,6 +57,7 @@ class TorchJob:
         self.is_needed = len(machines) > 1  # else the group of all ranks is gloo's alone
         self.front: Front | None = None
         self._gloo: weakref.WeakSet[Gloo] = weakref.WeakSet()  # of all ranks that have fronts
+        self.unwatched: weakref.WeakSet[Gloo] = weakref.WeakSet()  # of all ranks, of which some may leave before all do
         self._cut_off = 0  # looks in a row that found one cut off
         self.machine: Machine | None = None  # None: each rank is alone on its machine
         if self.is_needed and rank in firsts:
@@ -96,31 +97,40 @@ class TorchJob:
     def leave(self, failed: str | None = None, cause: Cause = Cause.SCRIPT) -> None:
         """Leave the job. failed, cause: why the script ends, where it waits for no other rank."""
         store, self._store = self._store, None
+        has_lost, word = failed is not None and self._has_lost_one(), None
         if self.machine is not None:
             if failed is None:
                 with suppress(Exception):  # their errors are for whoever waits for them
                     self.machine.await_sums()  # its threads may not have begun all: the plane's end would overtake these
             elif store is not None:
-                failed = self._first_word(store, self.machine.number, failed)
+                word = self._word_of_machine(store, f"failed{self.machine.number}", None if has_lost else failed)
         if self.front is not None:
-            if failed is not None and self.front.ends_script:
-                with suppress(OSError):  # this process has no descriptor left
-                    if any(one.has_lost_one() for one in self._gloo):
-                        self.front.await_error()  # gloo's error names no rank, and hides which one ended first
-            self.front.close(failed, cause)
+            if has_lost and word is None and self.front.ends_script:
+                self.front.await_error()  # gloo's error names no rank, and hides which one ended first
+            self.front.close(word or failed, cause)
         if self.machine is not None:
             self.machine.close()
         close_gpus()
 
-    def _first_word(self, store: dist.Store, machine: int, failed: str) -> str:
-        """Why the first rank of this machine to fail does so. The others' gloo tells them that a connection is lost, and no more.
+    def _has_lost_one(self) -> bool:
+        """Whether another rank may have ended: then this one's error may be gloo's, which only follows from that."""
+        at_home = () if self.machine is None else self.machine.at_home
+        with suppress(OSError):  # this process has no descriptor left
+            return any(one.has_lost_one() for one in (*self._gloo, *self.unwatched, *at_home))
+        return False
 
-        Only the machine's first rank can tell other machines.
+    def _word_of_machine(self, store: dist.Store, key: str, failed: str | None) -> str | None:
+        """Why the first rank of this machine to fail does so: only the machine's first rank can tell other machines.
+
+        failed: why this rank does; None: it may follow from another one's end, and others must not take it for the reason.
         """
-        own = failed if self.front is not None else f"has rank {self._rank}, which {failed}"
         with suppress(JobFailed, RuntimeError):  # the store is gone
-            return str(_asked(partial(store.compare_set, f"failed{machine}", "", own), WORD_S, "0"), "utf-8")
-        return failed
+            if failed is None:
+                is_told = _asked(partial(store.check, [key]), WORD_S, "0")
+                return str(_asked(partial(store.get, key), WORD_S, "0"), "utf-8") if is_told else None
+            own = failed if self.front is not None else f"has rank {self._rank}, which {failed}"
+            return str(_asked(partial(store.compare_set, key, "", own), WORD_S, "0"), "utf-8")
+        return None
 
 
 def meet(store: dist.Store, rank: int, size: int) -> str:

@@ -14,10 +14,11 @@ from threading import Lock
 import torch
 import torch.distributed as dist
 
+from nalb.errors import one_line
 from nalb.plane.front import Front
 from nalb.torch.gloo import Gloo
-from nalb.torch.sums import add_up
-from nalb.torch.works import SumWork
+from nalb.torch.sums import add_up, in_whole
+from nalb.torch.works import SumMissing, SumWork
 
 NewGloo = Callable[[str, int, int], Gloo]  # name in the store, rank, size
 
@@ -39,7 +40,8 @@ class Machine:
         ranks = machines[self.number]
         self._front = front
         self._lock = Lock()
-        self._begun: list[dist.Work] = []  # sums under way; each keeps its tensors
+        self._begun: list[dist.Work] = []  # sums under way, and those that failed; each keeps its tensors
+        self._thrown_out = ""  # by which error, where a call was ended half-way
         place = ranks.index(rank), len(ranks)  # a rank alone is a group of one, in which sums and copies do nothing
         self._sums = new_gloo(f"machine{self.number}/sums", *place)
         self._copies = new_gloo(f"machine{self.number}/copies", *place)
@@ -52,17 +54,33 @@ class Machine:
             self._homeward = ThreadPoolExecutor(1, "nalb-home")
 
     def add_up(self, tensor: torch.Tensor, group: str) -> dist.Work:
-        """Begin the sum over all ranks of all machines. group: the name of the group that sums."""
-        work = self._begin(tensor, group)
+        """Begin the sum over all ranks of all machines. group: the name of the group that sums.
+
+        Raises SumMissing after a call that an exception has ended half-way: other ranks would take this sum for that one.
+        """
+        if self._thrown_out:
+            raise SumMissing(f"this rank was thrown out of a sum, which the other ranks wait for: {self._thrown_out}")
+        try:
+            return in_whole([tensor], lambda whole: self._note(self._begin(whole[0], group)))
+        except BaseException as error:
+            self._thrown_out = one_line(error)
+            if self._front is not None:
+                self._front.fail_in_sum(error)
+            raise
+
+    def _note(self, work: dist.Work) -> dist.Work:
         begun, lock = self._begun, self._lock
         with lock:
+            begun[:] = [one for one in begun if not (one.is_completed() and one.is_success())]
             begun.append(work)
+        if self._front is None:
+            return work  # gloo's: Python in a thread of gloo's aborts a process that ends meanwhile
 
         def forget(_: object) -> None:
             with lock:
-                begun.remove(work)
+                if work.is_success() and work in begun:
+                    begun.remove(work)
 
-        # without `self`: a thread of gloo's that dropped the last reference to its group would wait for itself
         work.get_future().add_done_callback(forget)
         return work
 

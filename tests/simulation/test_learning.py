@@ -86,7 +86,10 @@ def test_windows_do_not_hold_up_what_goes_past_a_capped_pair():
     links = replace(rates(100, 100, 100, 100), pairs=dict.fromkeys([(0, 1), (1, 0)], 5 * 125e3))
     planner = planner_of(nodes, tensors, 1000.0)
     done = by_planner("exact", nodes, planner.layout, links, 20, planner, MessageWeight())
-    assert max(one.time_s for one in done[6:]) < 1.1 * bound_s(nodes, planner.layout.model_bytes, links)
+    bound = bound_s(nodes, planner.layout.model_bytes, links)
+    assert max(one.time_s for one in done[6:]) < 1.1 * bound
+    windows = windows_of(planner.layout, nodes, links)
+    assert by_slices("exact", nodes, planner.layout, links, 1, windows, MessageWeight())[0].time_s < 1.1 * bound
 
 
 def test_a_node_that_comes_back_is_not_taken_for_a_faster_one():

@@ -97,6 +97,21 @@ def exit_of_a_framework() -> None:
         sys.exit(1)
 
 
+def make_a_copy_fail() -> None:
+    """As where memory is short; the script goes on."""
+    clone = torch.Tensor.clone
+
+    def fail_once(*_: object) -> NoReturn:
+        torch.Tensor.clone = clone
+        raise MemoryError("no room")
+
+    torch.Tensor.clone = fail_once
+    try:
+        dist.all_reduce(torch.ones(5000, device=DEVICE))
+    except MemoryError as error:
+        print("caught", error, flush=True)
+
+
 def fail() -> None:
     try:
         raise ValueError("the data are gone")
@@ -143,6 +158,14 @@ for step in range(1_000_000):
             sum_half_way()
             if how == "half-way, and no more":
                 break
+        if rank == 1 and how == "gone":
+            os._exit(9)
+        if rank == 1 and how == "thrown out of a copy":
+            make_a_copy_fail()
+        if how == "exception beside a barrier":
+            if rank == 3:
+                raise ValueError("the data are gone")
+            dist.barrier()
         if how == "barrier":
             time.sleep(rank * LIMIT_S)
             dist.barrier()  # rank 0 waits in gloo, where no exception reaches it

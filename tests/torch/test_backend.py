@@ -83,19 +83,29 @@ def test_ranks_of_a_machine_sum_among_themselves_first() -> None:
     [
         ("exception", ["worker m0 has rank 1, which failed: ValueError: the data are gone"]),
         ("finally", ["worker m0 has rank 1, which failed: ValueError: the data are gone"]),
+        ("thrown out of a copy", ["worker m0 has rank 1, which failed: SumMissing: this rank was thrown out of a sum"]),
+        ("exception beside a barrier", ["worker m1 has rank 3, which failed: ValueError: the data are gone"]),
         ("cut off", ["gloo, which has lost a connection"]),
     ],
 )
 def test_what_ends_a_rank_that_is_not_its_machines_first_is_told_on_all_machines(how: str, words: list[str]) -> None:
     ended = ranks.run("endings.py", how, size=4, within_s=60.0, RANKS_OF_A_MACHINE="2", **BY_PLANE)
     require_named(ended, *words)
-    assert words[0] in ended[2].output, [one.output[-3000:] for one in ended]
+    far = ended[0 if "m1" in words[0] else 2]  # of the other machine
+    assert words[0] in far.output, [one.output[-3000:] for one in ended]
 
 
 @pytest.mark.torch
 def test_ranks_of_a_machine_leave_after_sums_that_nobody_has_waited_for() -> None:
     ended = ranks.run("endings.py", "not waited for", size=4, within_s=60.0, RANKS_OF_A_MACHINE="2", **BY_PLANE)
     assert [one.code for one in ended] == [0] * 4, [one.output[-3000:] for one in ended]
+
+
+@pytest.mark.torch
+def test_a_rank_that_only_hears_of_anothers_end_is_not_named_for_it() -> None:
+    ended = ranks.run("endings.py", "gone", size=4, within_s=60.0, RANKS_OF_A_MACHINE="3", **BY_PLANE)
+    require_named(ended, "worker m0 failed")
+    assert not any("has rank" in one.output for one in ended), [one.output[-3000:] for one in ended]
 
 
 @pytest.mark.torch

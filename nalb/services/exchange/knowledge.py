@@ -18,7 +18,7 @@ from nalb.measurement.shared_uplinks import SharedUplink, SharedUplinkSearch
 from nalb.measurement.traffic import Traffic
 from nalb.planning.distribution import Distribution
 from nalb.planning.elastic import OBSERVATIONS_KEPT, ServerObservation
-from nalb.planning.nodes import Capacities, CoreTimes, Floats, completion_s, pairs_s
+from nalb.planning.nodes import Capacities, CoreTimes, Floats, capped_s, completion_s
 from nalb.planning.precisions import EXPOSED, STEPS, IterationPace, Precisions, bytes_in
 from nalb.planning.slices import Layout, Tensor
 from nalb.protocol import wire
@@ -112,21 +112,11 @@ class Known:
             layout.wire_part,
             uplinks,
             self.round_trip_s if self.round_trip_s >= wire.FAR_S else 0.0,
-            self._capped_s(plan, layout, capacities),
+            capped_s(self.nodes.nodes, plan.held_shares, capacities, layout.common_bytes),
             self.is_bbr,
             float(shared.least.min(axis=0).max()),
             self.compute_spread_s,
         )
-
-    def _capped_s(self, plan: Distribution, layout: Layout, capacities: Capacities) -> float:
-        """Seconds for which a slice is away over the slowest capped pair that carries one: with its push and its answer.
-
-        Each direction of a pair carries slices of both its ends' servers by turns.
-        """
-        took_s = pairs_s(self.nodes.nodes, plan.held_shares, capacities)
-        slice_s = {pair: layout.common_bytes / rate for pair, rate in capacities.pairs.items()}
-        away_s = {pair: 2 * one_s for pair, one_s in slice_s.items() if took_s[pair] >= one_s}
-        return max((there_s + away_s.get((j, i), 0.0) for (i, j), there_s in away_s.items()), default=0.0)
 
 
 class Learned(NamedTuple):
