@@ -1,6 +1,7 @@
 """Files of what rounding took: damage costs one rounding, and so does a full disk."""
 
-import resource
+import subprocess
+import sys
 
 import pytest
 
@@ -37,21 +38,23 @@ def test_a_damaged_file_is_no_error(kept, tmp_path, caplog):
     assert not caplog.text
 
 
-@pytest.fixture
-def small_files():
-    """Files take 100 bytes here, as on a disk that is full after them."""
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+WRITES_ON_A_FULL_DISK = """
+import resource, sys
+from pathlib import Path
+from nalb.plane.residuals import Residuals
+
+kept = Residuals.read(Path(sys.argv[1]))
+resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
+kept.write(Path(sys.argv[1]))
+"""
 
 
-@pytest.mark.usefixtures("small_files")
-def test_a_full_disk_costs_one_rounding_and_ends_no_job(kept, tmp_path, caplog):
+def test_a_full_disk_costs_one_rounding_and_ends_no_job(kept, tmp_path):
     path = tmp_path / "kept.npz"
-    path.touch()  # of an earlier run
-    kept.write(path)
-    assert f"cannot write what rounding took to {path} ([Errno 27] File too large)" in caplog.text
+    kept.write(path)  # of an earlier run
+    argv = [sys.executable, "-c", WRITES_ON_A_FULL_DISK, str(path)]
+    done = subprocess.run(argv, capture_output=True, text=True, check=True)
+    assert f"cannot write what rounding took to {path} ([Errno 27] File too large)" in done.stderr
     assert not list(tmp_path.iterdir())
     assert Residuals.read(path) is None
 
