@@ -103,7 +103,7 @@ class WorkerExchange:
         self._first_tensor: list[int] = []  # index of each group's first tensor
         self._own_keys: list[int] = []  # of the tensors, where MXNet routes
         self._plan: m.Plan | None = None  # of the iteration under way
-        self._plan_wait_s, self._has_pushed = 0.0, False  # of the iteration under way
+        self._plan_wait_s = 0.0  # of the iteration under way
         self._computed: list[NDArray] = []  # arrays that are ready with the gradients of this iteration
         self._outs: list[NDArray] = []  # arrays that are ready with its sums, where MXNet routes
         self._closed = False
@@ -251,14 +251,13 @@ class WorkerExchange:
             message, self._plan_wait_s = self.session.next_plan()
         if message is None:
             raise JobFinished
-        self._outs, self._computed, self._has_pushed = [], [], False
+        self._outs, self._computed = [], []
         return message
 
     def _add_up_as_planned(self, call: Call, place: PlaceInIteration, are_gradients: bool) -> None:
         plan = self._plan = self._plan or self._begin_iteration()
         assert self._sliced is not None
         first = self._first_tensor[place.number]
-        self._has_pushed |= any(elements for _, elements, _ in call.group)
         self._computed.append(call.is_computed())  # queued before the sums overwrite the arrays
         if plan.routes_itself:
             keys = self._own_keys[first : first + len(call.group)]
@@ -276,7 +275,7 @@ class WorkerExchange:
         sums = (lambda: None) if is_stock else partial(self._sliced.sums, plan.iteration)
         self._plan = None
         wait_computed = partial(ndarrays.wait_for_all, self._computed)
-        self.session.finish(plan, wait_computed, wait, sums, self._plan_wait_s, self._has_pushed, is_whole)
+        self.session.finish(plan, wait_computed, wait, sums, self._plan_wait_s, is_whole)
 
     def _end_iteration(self) -> None:
         """Break off the iteration under way, if any, after the calls made so far, and wait for its sums."""

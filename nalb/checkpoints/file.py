@@ -26,6 +26,7 @@ from nalb.errors import CheckpointError
 MAGIC = b"NALBCKP1"
 VERSION = 3
 LENGTH_BYTES = 8
+HEADER_START = len(MAGIC) + LENGTH_BYTES
 DIGEST_BYTES = 32
 DIMENSIONS_MOST = 32  # of an array: MXNet's, and numpy's before its version 2
 
@@ -144,12 +145,11 @@ def progress_in(beginning: bytes, size_bytes: int) -> Progress | None:
     """The progress by the beginning of a file of `size_bytes`; None without a whole header that fits the size: then only `decode`
     says what is wrong. The digest is not checked, so damage within the arrays does not show.
     """
-    start = len(MAGIC) + LENGTH_BYTES
-    header_end = start + int.from_bytes(beginning[len(MAGIC) : start], "little")
+    header_end = _header_end(beginning)
     if not beginning.startswith(MAGIC) or header_end > len(beginning):
         return None
     with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        header = msgspec.msgpack.decode(beginning[start:header_end], type=Header)
+        header = msgspec.msgpack.decode(beginning[HEADER_START:header_end], type=Header)
         if header.version == VERSION and header_end + sum(map(_bytes_of, header.arrays)) + DIGEST_BYTES == size_bytes:
             return header.progress
     return None
@@ -162,19 +162,18 @@ def decode(data: bytes) -> Checkpoint:
     """
     if not data:
         raise DamagedError("it is empty")
-    start = len(MAGIC) + LENGTH_BYTES
-    if len(data) < start + DIGEST_BYTES or not data.startswith(MAGIC):
+    if len(data) < HEADER_START + DIGEST_BYTES or not data.startswith(MAGIC):
         raise DamagedError("it is torn, or no checkpoint")
     view = memoryview(data)
     content_end = len(data) - DIGEST_BYTES
     if hashlib.blake2b(view[:content_end], digest_size=DIGEST_BYTES).digest() != view[content_end:]:
         raise DamagedError("its content does not match its digest: it is torn or damaged")
-    header_end = start + int.from_bytes(view[len(MAGIC) : start], "little")
+    header_end = _header_end(view)
     try:
-        version = msgspec.msgpack.decode(view[start:header_end], type=Format).version
+        version = msgspec.msgpack.decode(view[HEADER_START:header_end], type=Format).version
         if version != VERSION:
             raise CheckpointError(f"it has format {version}, this nalb reads {VERSION}: use the one that wrote it")
-        header = msgspec.msgpack.decode(view[start:header_end], type=Header)
+        header = msgspec.msgpack.decode(view[HEADER_START:header_end], type=Header)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise CheckpointError(f"its header cannot be read ({error}): another version of nalb wrote it") from None
     arrays, place = {}, header_end
@@ -193,6 +192,10 @@ def decode(data: bytes) -> Checkpoint:
     if place != content_end or len(arrays) != len(header.arrays):
         raise CheckpointError("its arrays are not those of its header")
     return Checkpoint(header.progress, header.settings, header.optimizer, arrays)
+
+
+def _header_end(data: bytes | memoryview) -> int:
+    return HEADER_START + int.from_bytes(data[len(MAGIC) : HEADER_START], "little")
 
 
 def _bytes_of(spec: ArraySpec) -> int:

@@ -96,14 +96,12 @@ class WorkerSession:
         wait: Callable[[], None],
         sums: Callable[[], m.Sums | None],
         plan_wait_s: float,
-        has_pushed: bool,
         is_whole: bool,
     ) -> None:
         """Let a thread wait for the iteration's gradients and then its slices, and report the iteration done.
 
         wait_computed, wait: block until the gradients, and then the slices, are there. sums: gives sums to be checked, which are
-        sent first, or None. plan_wait_s: seconds that the worker waited for the plan. has_pushed: False where the iteration was
-        broken off and had only arrays of size 0. is_whole: False where the iteration was broken off.
+        sent first, or None. plan_wait_s: seconds that the worker waited for the plan. is_whole: False where it was broken off.
         """
         iteration, last_end_s = self.protocol.iteration, self._last_end_s
 
@@ -120,7 +118,7 @@ class WorkerSession:
             except Exception as error:
                 why = f"failed: {one_line(error)}"
                 self.client.fail(self.client.failure(Cause.PROCESS, why, iteration=iteration), 1)
-            start_s = self._plane.first_sent_s if has_pushed else end_s
+            start_s = self._plane.first_sent_s
             if start_s is None:
                 why = "sent nothing in a whole iteration: run `nalb doctor`"
                 die(self.client.failure(Cause.PROCESS, why, iteration=iteration))

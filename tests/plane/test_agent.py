@@ -107,6 +107,13 @@ def sum_once(fronts, random, tensors=None, add_up=sequential):
     return routes[0].first
 
 
+def leave(fronts):
+    """All leave, and their agents end well."""
+    for front in fronts:
+        front.leave()
+    assert [front.agent.wait(LIMIT_S) for front in fronts] == [0] * len(fronts)
+
+
 def own_kilobytes(pid):
     status = Path(f"/proc/{pid}/status").read_text()
     return int(status.partition("RssAnon:")[2].split()[0])
@@ -145,9 +152,7 @@ def test_sums_of_three_ranks(environment, tmp_path):
         front.register([90_001, 1025, 2000], "bfloat16", "float32", "float16")
     for _ in range(2):
         sum_once(fronts, random)
-    for front in fronts:
-        front.leave()
-    assert [front.agent.wait(LIMIT_S) for front in fronts] == [0] * size
+    leave(fronts)
     assert are_gone()
     ended = [one.iteration for one in read_events(tmp_path) if isinstance(one, IterationEvent)]
     assert set(range(3)) < set(ended)
@@ -174,9 +179,7 @@ def test_what_a_users_scheme_prints_is_neither_the_port_nor_fills_a_pipe(environ
         front.register([9_000])
     for _ in range(3):
         sum_once(fronts, np.random.default_rng(0))
-    for front in fronts:
-        front.leave()
-    assert [front.agent.wait(LIMIT_S) for front in fronts] == [0] * 2
+    leave(fronts)
     assert are_gone()
     told = capfd.readouterr().err
     assert told.startswith("imported\n")
@@ -226,9 +229,7 @@ def test_sums_of_fewer_bytes(environment, precision):
         front.register([20_000, 1, 6_007, 255])
     off = rounded_sums(fronts, np.random.default_rng(0), 200)
     assert max(off) <= 4 * STEPS[precision]  # at most one rounding of each rank's, not one of each round's
-    for front in fronts:
-        front.leave()
-    assert [front.agent.wait(LIMIT_S) for front in fronts] == [0] * 3
+    leave(fronts)
 
 
 def sums_over_a_restart(folder, restarts_at):
@@ -377,9 +378,7 @@ def test_fewer_bytes_by_sites(environment):
     for front in fronts:
         front.register([40_000], "float64")
     sum_once(fronts, random, add_up=lambda p: sequential([sequential([p[0], p[2], p[4]]), p[1], p[3]]))
-    for front in fronts:
-        front.leave()
-    assert [front.agent.wait(LIMIT_S) for front in fronts] == [0] * 5
+    leave(fronts)
 
 
 def test_ranks_that_were_told_different_precisions(environment):
@@ -404,9 +403,7 @@ def test_sums_by_sites(environment):
     random = np.random.default_rng(1)
     for _ in range(3):
         sum_once(fronts, random, add_up=lambda p: sequential([sequential([p[0], p[2], p[4]]), p[1], p[3]]))
-    for front in fronts:
-        front.leave()
-    assert [front.agent.wait(LIMIT_S) for front in fronts] == [0] * 5
+    leave(fronts)
 
 
 @pytest.mark.filterwarnings("ignore:invalid value")
@@ -430,9 +427,7 @@ def test_encrypted_sums(tmp_path):
         random = np.random.default_rng(2)
         for _ in range(2):
             sum_once(fronts, random)
-    for front in fronts:
-        front.leave()
-    assert [front.agent.wait(LIMIT_S) for front in fronts] == [0] * 3
+    leave(fronts)
 
 
 def test_a_key_of_another_job(environment, tmp_path):
@@ -471,9 +466,7 @@ def test_malformed_messages_of_strangers(environment):
             front.register([70_000])
         for _ in range(3):
             sum_once(fronts, np.random.default_rng(3))
-    for front in fronts:
-        front.leave()
-    assert [front.agent.wait(LIMIT_S) for front in fronts] == [0] * 2
+    leave(fronts)
 
 
 def test_memory_is_bounded(environment):
@@ -497,9 +490,7 @@ def test_memory_is_bounded(environment):
     assert (
         max(grown_kb) < 2 * (4 * elements / 1024) + 8192
     )  # if it kept one sum in six, it would hold more after 12 iterations
-    for front in fronts:
-        front.leave()
-    assert [front.agent.wait(LIMIT_S) for front in fronts] == [0] * size
+    leave(fronts)
 
 
 class Job:
@@ -636,9 +627,7 @@ def test_iterations_of_the_ring(environment, tmp_path):
     first, second = on_all(fronts, run)
     assert first == second
     assert any(until > begun for begun, until in first)
-    for front in fronts:
-        front.leave()
-    assert [front.agent.wait(LIMIT_S) for front in fronts] == [0, 0]
+    leave(fronts)
     ring = {number for begun, until in first for number in range(begun, until + 1)}
     events = [event for event in iterations_in(tmp_path) if event.iteration in ring]
     assert first[2][0] not in {event.iteration for event in events}
@@ -663,9 +652,7 @@ def test_the_wait_for_a_plan_is_told(environment, tmp_path):
             front.begin(waited_s=waited_s)
         for front in fronts:
             front.wait()
-    for front in fronts:
-        front.leave()
-    assert [front.agent.wait(LIMIT_S) for front in fronts] == [0, 0]
+    leave(fronts)
     for node in NODES:
         short, exact, long = (event.plan_wait_s[node] for event in iterations_in(tmp_path))
         assert short == 0.0
@@ -692,9 +679,7 @@ def test_a_machine_that_stands_still_ends_no_job(environment):
                 os.kill(pid, sign)
             time.sleep(seconds)
         time.sleep(0.5)
-    for front in fronts:
-        front.leave()
-    assert [front.agent.wait(LIMIT_S) for front in fronts] == [0, 0, 0]
+    leave(fronts)
 
 
 def test_plans_that_come_ahead(environment):

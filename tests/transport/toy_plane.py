@@ -141,7 +141,6 @@ def main():
             wait=lambda number=iteration, cut=layout: sockets.wait(number, cut),
             sums=lambda: None,
             plan_wait_s=waited_s,
-            has_pushed=True,
             is_whole=True,
         )
         session.wait_finished()
