@@ -29,11 +29,11 @@ class BatchingResult(msgspec.Struct, forbid_unknown_fields=True):
         return next((updates for updates, reached in self.curve if reached >= accuracy), None)
 
     def seconds_of(self, updates: int) -> float:
-        """The time from the first to the last of rank 0's first `updates` batches, tests between them included.
+        """The time from rank 0's first batch to its last gradient of the first `updates` updates, tests between them included.
 
-        Rank 0 makes the tests. Its last one of these updates, and the test after it, are not in this time.
+        Rank 0 makes the tests.
         """
-        return sum(period_s[0] for period_s in self.period_s[:updates])
+        return sum(period_s[0] for period_s in self.period_s[:updates]) + self.compute_s[updates - 1][0]
 
     def seconds_to(self, accuracy: float) -> float | None:
         """The `seconds_of` the updates after which a test first reached the accuracy; None where none did."""

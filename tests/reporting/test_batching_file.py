@@ -26,6 +26,17 @@ def test_who_goes_alone_adds_its_own_speed():
     assert result.iteration_s == pytest.approx(20 / (10 / 0.5 + 10 / 2.0))
 
 
+def test_the_time_to_an_accuracy_ends_with_the_last_gradient():
+    """The first batch begins at 0 s, the second at 3 s, the third at 7 s; the second one's gradient takes 2 s."""
+    curve = [(1, 0.5), (2, 0.7)]
+    result = BatchingResult(
+        True, [[10]] * 3, [[1.0], [2.0], [1.0]], [[0.0], [3.0], [4.0]], [[0.0]] * 3, None, None, curve
+    )
+    assert result.seconds_to(0.5) == pytest.approx(1.0)
+    assert result.seconds_to(0.7) == pytest.approx(5.0)
+    assert result.seconds_to(0.8) is None
+
+
 RUN = BatchingFile(
     "net", "train cnn", "auto", 20, {"off": BatchingResult(True, [[10, 10]], [[1.0] * 2], [], [], None, None)}
 )
