@@ -14,7 +14,7 @@ from nalb.errors import InputError, listed
 from nalb.planning import shares as shares_of
 from nalb.planning.distribution import DecisionKind, Distribution, Situation, build_plan
 from nalb.planning.elastic import FIXED_SLICE_BYTES, elastic
-from nalb.planning.nodes import Floats
+from nalb.planning.nodes import Capacities, Floats
 
 # Bytes of each node, shape (N,), or None to keep the present plan; and the reason, for people.
 ChosenShares = tuple[Floats | None, str]
@@ -167,12 +167,16 @@ def _aware(situation: Situation) -> ChosenShares:
     return shares, "estimated times brought together pair by pair"
 
 
+def _least_time(situation: Situation, capacities: Capacities) -> Floats:
+    layout = situation.layout
+    return shares_of.exact(situation.nodes, layout.model_bytes, capacities, layout.common_bytes)[0]
+
+
 def _exact(situation: Situation) -> ChosenShares:
     if (equal := equal_by_need(situation)) is not None:
         return equal
     assert situation.estimated is not None
-    shares, _ = shares_of.exact(situation.nodes, situation.layout.model_bytes, situation.estimated)
-    return shares, "least time by estimated capacities"
+    return _least_time(situation, situation.estimated), "least time by estimated capacities"
 
 
 def _joint(situation: Situation) -> ChosenShares:
@@ -186,8 +190,7 @@ def _joint(situation: Situation) -> ChosenShares:
 def _oracle(situation: Situation) -> ChosenShares:
     if situation.configured is None:
         raise InputError("scheme 'oracle' needs configured rates: run it in a network file's network (--network)")
-    shares, _ = shares_of.exact(situation.nodes, situation.layout.model_bytes, situation.configured)
-    return shares, "least time by configured capacities"
+    return _least_time(situation, situation.configured), "least time by configured capacities"
 
 
 STOCK = Scheme("stock", None, "MXNet alone", measures=False)

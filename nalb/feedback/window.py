@@ -2,7 +2,7 @@
 
 evidence                                               windows                          reason
 delay makes up DELAY_PART of an iteration              WAY_PART of what the fastest     bytes that workers push all at once do not
-                                                       node can have on its way         fit into queues: packets are lost
+                                                       worker can have on its way       fit into queues: packets are lost
 the same with BBR                                      none                             BBR sends at the rate that it measures, and
                                                                                         a window hides what links could carry
                                                                                         (measured on geo3x4)
@@ -44,18 +44,24 @@ SLICES_PER_SERVER = 3
 LEAST_SLICES_PER_SERVER = 2
 
 
-def usual_windows(slice_bytes: int, num_servers: int, uplinks: Sequence[float]) -> list[int]:
+def usual_windows(slice_bytes: int, num_servers: int, uplinks: Sequence[float], served_s: float = 0.0) -> list[int]:
     """Each worker's window where delay does not count, bytes.
 
-    slice_bytes: of a slice of common size, as it travels. uplinks: each worker's rate out, bytes per second.
+    slice_bytes: of a slice of common size, as it travels. uplinks: each worker's rate out, bytes per second; 0: no worker there.
+    served_s: for which a slice is away at the slowest server that is no worker; 0: there is none.
 
     TCP gives all connections of a full uplink the same rate, whatever each has to carry. So a worker pushes what is under way to a
     server of a small share first, and a server of a large share waits for its slices. Fewer bytes under way leave less to push out
     of order. A slow uplink needs that most, and a fast one has room for more: a window grows as the root of the uplink's rate.
+
+    Slices leave in order, so a slice that is away for long at a slow server holds up all that comes a window after it. A window is
+    at least what the uplink carries meanwhile.
     """
-    roots = [sqrt(rate) for rate in uplinks]
-    usual = SLICES_PER_SERVER / mean(roots)
-    return [int(slice_bytes * num_servers * max(usual * root, LEAST_SLICES_PER_SERVER)) for root in roots]
+    usual = SLICES_PER_SERVER / mean(sqrt(rate) for rate in uplinks if rate)
+    slices = [max(usual * sqrt(rate), LEAST_SLICES_PER_SERVER) for rate in uplinks]
+    return [
+        int(max(slice_bytes * num_servers * one, rate * served_s)) for one, rate in zip(slices, uplinks, strict=True)
+    ]
 
 
 def with_room(windows: Sequence[int], uplinks: Sequence[float], away_s: float) -> list[int]:
@@ -74,7 +80,7 @@ def window_with_delay(model_bytes: int, wire_part: float, round_trip_s: float, f
     """Every worker's window where delay counts; 0: no limit.
 
     wire_part: bytes on the wire per byte of values: with fewer bytes everything that links do takes less time in proportion.
-    fastest: rate of the fastest node. is_bbr: all far nodes are sent to with BBR.
+    fastest: rate of the fastest worker's node. is_bbr: all far nodes are sent to with BBR.
     """
     least_bytes = max(int(wire_part * LOW_FAR_BYTES), model_bytes // FAR_PART)
     return 0 if is_bbr else max(least_bytes, int(WAY_PART * fastest * round_trip_s))
@@ -88,7 +94,7 @@ WINDOW_GAIN = 0.1
 def windows_without_delay(pace: "LinkPace") -> list[int]:
     """The windows where delay does not count; none: no limit."""
     windows = with_room(pace.usual, pace.uplinks, pace.round_trip_s + pace.capped_s)
-    covered_s = max(window / rate for window, rate in zip(windows, pace.uplinks, strict=True))
+    covered_s = max(window / rate for window, rate in zip(windows, pace.uplinks, strict=True) if rate)
     held_back_s = pace.compute_spread_s - covered_s
     return windows if held_back_s <= WINDOW_GAIN * pace.links_s else []
 
@@ -101,11 +107,11 @@ class LinkPace:
     usual: Sequence[int]  # the windows where delay does not count, by node
     model_bytes: int  # as they travel
     wire_part: float  # bytes on the wire per byte of values
-    uplinks: Sequence[float]  # the nodes' rates out, bytes per second
+    uplinks: Sequence[float]  # the rates out of the nodes, bytes per second; 0 where there is no worker
     round_trip_s: float  # to the farthest node; 0 where queues make up for it
     capped_s: float  # for which a slice is away over the slowest capped pair; 0: there is none
     is_bbr: bool  # all far nodes are sent to with BBR
-    fastest: float  # rate of the fastest node, or of the fastest uplink where sums have two levels
+    fastest: float  # rate of the fastest worker's node, or of the fastest uplink where sums have two levels
     compute_spread_s: float  # of the last iteration, from the first worker that had computed to the last one
 
 

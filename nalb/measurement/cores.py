@@ -17,8 +17,10 @@ BUSY_PART = 0.85  # part of the exchange: cores that work for longer count as fu
 class Work(NamedTuple):
     """CPU time that one iteration took on each node, shape (N,) each; NaN for a node that did not report it."""
 
-    worker_s: Floats  # CPU time, from its last gradient to its last sum; 0 where there is no worker
-    server_s: Floats  # CPU time; 0 where there is no server
+    # MXNet's from its last gradient to its last sum, an agent's of the whole exchange; 0 where there is no worker
+    worker_s: Floats
+    # of the iteration; 0 where there is no server, and for an agent, which tells all as a worker
+    server_s: Floats
     cores: Floats  # the number of the node's cores
 
     def are_full(self, exchange_s: float) -> Mask:

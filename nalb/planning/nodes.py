@@ -202,6 +202,11 @@ def server_indices(nodes: Sequence[Node]) -> npt.NDArray[np.int64]:
     return np.flatnonzero([node.is_server for node in nodes])
 
 
+def are_workers(nodes: Sequence[Node]) -> npt.NDArray[np.bool_]:
+    """Whether each of the nodes is a worker, shape (N,)."""
+    return np.array([node.is_worker for node in nodes])
+
+
 def lone_worker(nodes: Sequence[Node]) -> int | None:
     """The index of the only worker where it is a server as well: it sums all over loopback. None in any other job."""
     workers = [i for i, node in enumerate(nodes) if node.is_worker]
@@ -240,13 +245,17 @@ def links_s(nodes: Sequence[Node], shares_bytes: Floats, model_bytes: float, cap
     return np.asarray((loads_bytes(nodes, shares_bytes, model_bytes) / capacities.rates).max(axis=0))
 
 
-def limits_s(nodes: Sequence[Node], model_bytes: float, capacities: Capacities) -> Floats:
+def limits_s(nodes: Sequence[Node], model_bytes: float, capacities: Capacities, slice_bytes: float = 0.0) -> Floats:
     """Each node's limits: node i takes at least start_i + slope_i m_i seconds by its links, and by its cores where these are known.
+
+    slice_bytes: of a slice; 0: shares are not made of whole slices. A server that is no worker answers its last slice when all
+    pushes have come in, and nothing else travels there meanwhile. So its links take slope_i slice_bytes longer.
 
     Returns per limit the starts in seconds and the slopes in seconds per byte, shape (L, 2, N). A link has one limit where loads
     are the same in both directions, else two.
     """
     fixed, per_share = linear_load(nodes, model_bytes)
+    fixed = fixed + per_share * slice_bytes * ~are_workers(nodes)
     cores = [] if capacities.cores is None else [(capacities.cores.fixed_s, capacities.cores.s_per_byte)]
     if all(node.push_part == 1 for node in nodes):
         return np.array([(fixed[0] / capacities.limit, per_share[0] / capacities.limit), *cores])
@@ -293,6 +302,16 @@ def capped_s(nodes: Sequence[Node], shares_bytes: Floats, capacities: Capacities
     slice_s = {pair: slice_bytes / rate for pair, rate in capacities.pairs.items()}
     away_s = {pair: 2 * one_s for pair, one_s in slice_s.items() if took_s[pair] >= one_s}
     return max((there_s + away_s.get((j, i), 0.0) for (i, j), there_s in away_s.items()), default=0.0)
+
+
+def served_s(nodes: Sequence[Node], shares_bytes: Floats, capacities: Capacities, slice_bytes: int) -> float:
+    """Seconds for which a slice is away at the slowest server that is no worker, until all pushes are in and all answers out.
+
+    shares_bytes: bytes that each node sums, shape (N,); a server with fewer than slice_bytes has smaller slices.
+    """
+    _, per_share = linear_load(nodes, 0.0)
+    byte_s = (per_share / capacities.rates).sum(axis=0)
+    return float((byte_s * np.minimum(shares_bytes, slice_bytes)).max(initial=0.0, where=~are_workers(nodes)))
 
 
 def levels_s(

@@ -116,7 +116,9 @@ def _meeting(slow: Line, fast: Line, both_bytes: float) -> tuple[float, float]:
     return fast_start_s + fast_slope_s * share, share
 
 
-def exact(nodes: Sequence[Node], model_bytes: float, capacities: Capacities) -> tuple[Floats, float]:
+def exact(
+    nodes: Sequence[Node], model_bytes: float, capacities: Capacities, slice_bytes: float = 0.0
+) -> tuple[Floats, float]:
     """The shares of least completion time, and that time in seconds.
 
     min T  subject to  a_i + b_i m_i <= T c_i,  w_i m_i + w_j m_j <= T s_ij per capped pair,  A_i + B_i m_i <= T,
@@ -125,15 +127,18 @@ def exact(nodes: Sequence[Node], model_bytes: float, capacities: Capacities) -> 
     else a_i and b_i are those of the direction, and b_i must not be negative (precisions.py). Where a node that is only a worker
     sets T, the servers' times are still made as small as possible. By sites: levels.least_owned_bytes, without cores.
 
+    slice_bytes: of a slice; 0: shares are not made of whole slices. Then a_i of a server that is no worker is b_i slice_bytes
+    (nodes.limits_s): T also has room for the answer to its last slice. The second result is the completion time even so.
+
     Returns bytes, shape (N,), and seconds. Cost: O(N) for each of 60 halvings (see fill) without caps of pairs; with them a few
     linear programs of N + 1 variables and 2 N + pairs rows. Raises InputError where there is no server, no worker or no byte.
     Source: the model of Cai et al., Eq. 10, solved exactly; the terms of pairs and cores are ours.
     """
-    return _least_time(nodes, model_bytes, capacities, is_leveled=True)
+    return _least_time(nodes, model_bytes, capacities, is_leveled=True, slice_bytes=slice_bytes)
 
 
 def _least_time(
-    nodes: Sequence[Node], model_bytes: float, capacities: Capacities, is_leveled: bool
+    nodes: Sequence[Node], model_bytes: float, capacities: Capacities, is_leveled: bool, slice_bytes: float = 0.0
 ) -> tuple[Floats, float]:
     """As `exact`. is_leveled: whether the times of servers that do not set T are least too."""
     check_nodes(nodes, model_bytes, capacities)
@@ -145,13 +150,13 @@ def _least_time(
         shares[alone] = model_bytes
         return shares, 0.0
     servers = server_indices(nodes)
-    limits = limits_s(nodes, model_bytes, capacities)[:, :, servers]
+    limits = limits_s(nodes, model_bytes, capacities, slice_bytes)[:, :, servers]
     shares[servers] = fill(limits[:, 0], limits[:, 1], model_bytes)
     if capacities.pairs:
         # scipy.optimize takes half a second to import, and few jobs have caps of pairs
         from nalb.planning.pair_caps import level_with_pairs
 
-        shares = level_with_pairs(nodes, model_bytes, capacities, shares, is_leveled)
+        shares = level_with_pairs(nodes, model_bytes, capacities, shares, is_leveled, slice_bytes)
     return shares, completion_s(nodes, shares, model_bytes, capacities)
 
 

@@ -170,8 +170,8 @@ class Layout:
 
     @cached_property
     def common_bytes(self) -> int:
-        """The size of slices of common size in bytes."""
-        return int(self.sizes_bytes.max())
+        """The size of slices of common size in bytes; 0 where tensors are not cut."""
+        return int(self.sizes_bytes.max(initial=0))
 
     @cached_property
     def is_probe(self) -> npt.NDArray[np.bool_]:

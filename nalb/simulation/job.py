@@ -19,7 +19,17 @@ from nalb.measurement.rules import RULES, Rules
 from nalb.measurement.traffic import Traffic
 from nalb.planning.distribution import Situation
 from nalb.planning.elastic import ServerObservation
-from nalb.planning.nodes import Capacities, CoreTimes, Floats, Node, capped_s, linear_load, server_indices
+from nalb.planning.nodes import (
+    Capacities,
+    CoreTimes,
+    Floats,
+    Node,
+    are_workers,
+    capped_s,
+    linear_load,
+    served_s,
+    server_indices,
+)
 from nalb.planning.shares import exact
 from nalb.planning.sites import Sites
 from nalb.planning.slices import Ints, Layout, Tensor
@@ -204,12 +214,11 @@ def by_flows(
 
 def windows_of(layout: Layout, nodes: Sequence[Node], capacities: Capacities) -> list[int]:
     """The window of each node's worker by true capacities, bytes, where shares are those of least time."""
-    uplinks = capacities.up.tolist()
-    usual = usual_windows(layout.common_bytes, len(server_indices(nodes)), uplinks)
-    if not capacities.pairs:
-        return usual
-    shares, _ = exact(nodes, layout.model_bytes, capacities)
-    return with_room(usual, uplinks, capped_s(nodes, shares, capacities, layout.common_bytes))
+    uplinks, slice_bytes = (capacities.up * are_workers(nodes)).tolist(), layout.common_bytes
+    shares, _ = exact(nodes, layout.model_bytes, capacities, slice_bytes)
+    away_s = served_s(nodes, shares, capacities, slice_bytes)
+    usual = usual_windows(slice_bytes, len(server_indices(nodes)), uplinks, away_s)
+    return with_room(usual, uplinks, capped_s(nodes, shares, capacities, slice_bytes))
 
 
 def find_simulated(scheme: str, schemes: Mapping[str, Scheme] = SCHEMES) -> Scheme:

@@ -46,6 +46,7 @@ def never():
         # three of these round trips are less than a twentieth of the links' time
         (replace(NEAR, round_trip_s=0.01), True, [4_100_000, 8_500_000]),
         (replace(NEAR, capped_s=0.2), True, [6_000_000, 18_000_000]),
+        (replace(NEAR, usual=[*USUAL, 9_000_000], uplinks=[1e7, 5e7, 0.0], compute_spread_s=0.55), True, []),
     ],
 )
 def test_where_delay_does_not_count_it_is_asked_whether_there_may_be_windows(pace, may_have, expected):
@@ -72,6 +73,16 @@ def test_a_window_grows_as_the_root_of_the_uplink():
     slow, fast = usual_windows(1000, 10, [4e6, 9e6])
     assert fast == pytest.approx(1.5 * slow, rel=1e-3)
     assert usual_windows(1000, 10, [8e6, 18e6]) == pytest.approx([slow, fast], abs=1)
+
+
+def test_nodes_without_a_worker_change_no_workers_window():
+    assert usual_windows(1000, 10, [4e6, 0.0, 9e6])[::2] == usual_windows(1000, 10, [4e6, 9e6])
+
+
+def test_a_window_has_what_the_uplink_carries_while_a_slow_server_has_a_slice():
+    usual = usual_windows(1000, 10, [4e6, 9e6])
+    assert usual_windows(1000, 10, [4e6, 9e6], served_s=1.0) == [4_000_000, 9_000_000]
+    assert usual_windows(1000, 10, [4e6, 9e6], served_s=0.001) == usual
 
 
 @pytest.mark.parametrize("model_bytes", [1_000_000, 12_900_000, 100_000_000])

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nalb.errors import InputError
-from nalb.planning.nodes import Capacities, Node, check_nodes, completion_s, load_bytes
+from nalb.planning.nodes import Capacities, Node, check_nodes, completion_s, load_bytes, served_s
 
 from .strategies import laws, mixed_nodes, networks, time_by_messages, traffic_bytes
 
@@ -31,6 +31,15 @@ def test_completion_is_the_slowest_link_of_the_traffic_matrix(network, seed):
     shares = random_shares(nodes, seed)
     expected = time_by_messages(nodes, shares, capacities)
     assert completion_s(nodes, shares, 1e6, capacities) == pytest.approx(expected, rel=1e-9, abs=1e-9)
+
+
+def test_a_slice_is_away_from_the_first_push_to_the_last_answer_at_the_slowest_server_that_is_no_worker():
+    nodes = [Node("a"), Node("b", is_server=False), Node("fast", False), Node("slow", False)]
+    capacities = Capacities.from_lists([1, 1, 100, 10], [1, 1, 100, 20])
+    shares = np.array([50.0, 0, 50, 50])
+    assert served_s(nodes, shares, capacities, 40) == pytest.approx(2 * 40 / 20 + 2 * 40 / 10)
+    assert served_s(nodes, np.array([50.0, 0, 50, 6]), capacities, 40) == pytest.approx(2 * 6 / 20 + 2 * 6 / 10)
+    assert served_s(nodes[:2], shares[:2], Capacities.from_lists([1, 1], [1, 1]), 40) == 0
 
 
 def test_equation_7():

@@ -223,6 +223,18 @@ def test_separate_servers_share_by_capacity():
     np.testing.assert_allclose(pairwise(nodes, 1e6, capacities, 1e-6), shares, rtol=1e-5)
 
 
+@pytest.mark.parametrize(("pairs", "level"), [({}, [3, 4]), ({(0, 3): 2e4}, [4])])
+def test_a_server_that_is_no_worker_has_time_to_answer_its_last_slice(pairs, level):
+    nodes = [*(Node(f"n{i}") for i in range(3)), Node("s0", False), Node("s1", False)]
+    rates, slice_bytes = [1e7, 1e7, 1e7, 3e5, 3e5], 5e3
+    capacities = Capacities.from_lists(rates, rates, pairs)
+    shares, time_s = exact(nodes, 1e6, capacities, slice_bytes)
+    assert time_s == pytest.approx(time_by_messages(nodes, shares, capacities))
+    np.testing.assert_allclose(3 * (shares[level] + slice_bytes) / 3e5, time_s)
+    both = [Node(f"n{i}") for i in range(5)]
+    np.testing.assert_array_equal(exact(both, 1e6, capacities, slice_bytes)[0], exact(both, 1e6, capacities)[0])
+
+
 def test_a_cap_on_a_pair_moves_shares_off_both_ends():
     nodes, free = peers_at([100] * 4)
     _, capped = peers_at([100] * 4, {(0, 1): 10})

@@ -18,7 +18,7 @@ from nalb.measurement.shared_uplinks import SharedUplink, SharedUplinkSearch
 from nalb.measurement.traffic import Traffic
 from nalb.planning.distribution import Distribution
 from nalb.planning.elastic import OBSERVATIONS_KEPT, ServerObservation
-from nalb.planning.nodes import Capacities, CoreTimes, Floats, capped_s, completion_s
+from nalb.planning.nodes import Capacities, CoreTimes, Floats, are_workers, capped_s, completion_s, served_s
 from nalb.planning.precisions import EXPOSED, STEPS, IterationPace, Precisions, bytes_in
 from nalb.planning.slices import Layout, Tensor
 from nalb.protocol import wire
@@ -100,21 +100,23 @@ class Known:
 
     def pace(self, plan: Distribution, layout: Layout) -> LinkPace | None:
         """The figures that windows depend on; None while not all is measured."""
-        estimate, capacities = self.estimate, self.capacities
+        estimate, capacities, nodes = self.estimate, self.capacities, self.nodes.nodes
         if not (plan.predicted_s and estimate.complete and capacities):
             return None
-        shared = estimate if estimate.uplinks is None else estimate.uplinks  # a site's slices share its uplink
-        uplinks = estimate.up.tolist()
+        # A site's slices share its uplink.
+        least = estimate.least[:, are_workers(nodes)] if estimate.uplinks is None else estimate.uplinks.least
+        uplinks = (capacities.up * are_workers(nodes)).tolist()
+        away_s = served_s(nodes, plan.held_shares, capacities, layout.common_bytes)
         return LinkPace(
             plan.predicted_s,
-            usual_windows(layout.common_bytes, len(self.nodes.rank_of_node), uplinks),
+            usual_windows(layout.common_bytes, len(self.nodes.rank_of_node), uplinks, away_s),
             layout.model_bytes,
             layout.wire_part,
             uplinks,
             self.round_trip_s if self.round_trip_s >= wire.FAR_S else 0.0,
-            capped_s(self.nodes.nodes, plan.held_shares, capacities, layout.common_bytes),
+            capped_s(nodes, plan.held_shares, capacities, layout.common_bytes),
             self.is_bbr,
-            float(shared.least.min(axis=0).max()),
+            float(least.min(axis=0).max()),
             self.compute_spread_s,
         )
 

@@ -7,6 +7,7 @@ import pytest
 
 from nalb.measurement.capacity import CapacityEstimator
 from nalb.measurement.cores import Work
+from nalb.measurement.estimates import Estimate
 from nalb.measurement.samples import samples_of
 from nalb.planning.nodes import Capacities, completion_s
 from nalb.planning.precisions import Precisions, bytes_in
@@ -84,6 +85,20 @@ def test_delay_adds_round_trips_to_what_links_need():
 def test_short_round_trips_do_not_count_for_windows(round_trip_s, counted_s):
     pace = replace(MEASURED, round_trip_s=round_trip_s).pace(PREDICTED, LAYOUT)
     assert (pace.round_trip_s, pace.fastest) == (counted_s, 25e6)
+
+
+def test_windows_depend_on_the_rates_of_workers_and_on_how_long_other_servers_have_a_slice():
+    nodes = JobNodes.of(NAMES, set(NAMES[1:]), {name: rank for rank, name in enumerate(NAMES)})
+
+    def pace(server_rate):
+        rates = np.array([server_rate, *RATES[0][1:]])
+        estimate = Estimate(rates, rates, np.array([rates, rates]))
+        return replace(MEASURED, nodes=nodes, estimate=estimate).pace(PREDICTED, LAYOUT)
+
+    assert pace(25e6).uplinks == [0.0, *RATES[0][1:]]
+    assert (pace(25e6).fastest, pace(25e6).usual) == (20e6, pace(50e6).usual)
+    in_and_out_s = 2 * 3 * LAYOUT.common_bytes / 1e4
+    np.testing.assert_allclose(pace(1e4).usual[1:], in_and_out_s * RATES[0][1:], rtol=1e-6)
 
 
 def test_a_slice_is_away_for_as_long_as_its_capped_pairs_need():
