@@ -112,7 +112,7 @@ ALLOWED = {
         "nalb.services.exchange",
     },
     "nalb.process": {"nalb.errors", "nalb.failures"},
-    "nalb.checkpoints": {"nalb.errors", "nalb.process.address"},
+    "nalb.checkpoints": {"nalb.errors", "nalb.process.address", "nalb.process.private_file"},
     "nalb.transport": {
         "nalb.schemes",
         "nalb.errors",

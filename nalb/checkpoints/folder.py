@@ -17,6 +17,7 @@ from typing import TypeVar
 
 from nalb.checkpoints.file import Checkpoint, DamagedError, Progress, decode, encode, progress_in
 from nalb.errors import CheckpointError, is_full
+from nalb.process.private_file import open_private
 
 VARIABLE = "NALB_CHECKPOINTS"  # the environment variable that names the folder
 NAME = re.compile(r"checkpoint-(\d{9,})\.nalb")
@@ -57,7 +58,7 @@ def write(folder: Path, checkpoint: Checkpoint, node: str) -> Path:
     temporary = folder / f".{path.name}.{node}.writing"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with open(temporary, "wb", opener=_open_private) as file:
+        with open(temporary, "wb", opener=open_private) as file:  # weights may tell what they were trained on
             for piece in encode(checkpoint):
                 file.write(piece)
             file.flush()
@@ -160,11 +161,6 @@ def sweep(folder: Path, node: str | None = None) -> None:
         if (match := WRITING.fullmatch(path.name)) and node in (None, match[2]):
             with suppress(OSError):
                 path.unlink()
-
-
-def _open_private(path: str, flags: int) -> int:
-    """Open a file for its owner alone, since weights may tell what they were trained on."""
-    return os.open(path, flags, 0o600)
 
 
 def _iteration(path: Path) -> int:

@@ -17,7 +17,7 @@ from nalb.checkpoints import folder as folders
 from nalb.checkpoints import lock
 from nalb.checkpoints.file import Checkpoint, OptimizerState, Progress, Setting, decode
 from nalb.errors import CheckpointError
-from nalb.process.address import LOOPBACK
+from nalb.process.address import LOOPBACK, own_name
 
 # takes the iteration and the content of a process's own file, (0, None) where it has none; returns the content of the newest one
 Agree = Callable[[int, bytes | None], bytes | None]
@@ -50,7 +50,7 @@ class Keeper:
                 f"no folder for checkpoints: nalb launch --checkpoints DIR, or set {folders.VARIABLE}"
             )
         self.folder = Path(place or ".").expanduser().absolute()
-        self._node = os.environ.get("NALB_NODE") or socket.gethostname()
+        self._node = own_name(os.environ)
         self._damaged: list[Path] = []
 
     def is_due(self, progress: Progress) -> bool:

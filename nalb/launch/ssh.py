@@ -215,7 +215,7 @@ class RemoteProcess(LocalProcess):
         return time.monotonic() - self._begun_s
 
     def stopped_at(self) -> int | None:
-        """0 where the agent last reported that the process is stopped, else None; the agent reports no CPU time."""
+        """0 where the agent last reported that the process is stopped, else None; the agent reports no context switches."""
         return 0 if self._is_stopped else None
 
     def take_line(self, line: str) -> str | None:

@@ -29,10 +29,10 @@ import zmq
 from nalb.errors import NalbError, one_line
 from nalb.failures import Cause, Failure, Phase
 from nalb.plane import orders
-from nalb.plane.exchange import AgentExchange, SiteRanks
+from nalb.plane.exchange import AgentExchange, sites_of
 from nalb.plane.iterations import RankIterations
 from nalb.plane.links import AgentLinks
-from nalb.plane.memory import Segments
+from nalb.plane.memory import mapped
 from nalb.plane.rendezvous import END, told_agents
 from nalb.plane.training import Training
 from nalb.process import last_words
@@ -61,13 +61,8 @@ class Agent:
     """Serves one training process."""
 
     def __init__(self, training: Training, start: orders.Start):
-        """start: its first order. Raises NalbError."""
+        """start: its first order."""
         self._training, self._start = training, start
-        place = "tcp://0.0.0.0:0"  # of the coordinator, until it is known
-        self._settings = for_agents(os.environ, node=start.node, endpoint=place, size=start.size, role="agent")
-        told = told_agents(os.environ, start.size)
-        self._links = AgentLinks(start.address, told[start.rank][1] if told else 0, own_keys(self._settings))
-        self._segments = Segments()
         self._client: Client | None = None
         self._iterations: RankIterations | None = None
         self._coordinator: subprocess.Popen[bytes] | None = None
@@ -80,7 +75,12 @@ class Agent:
         self._act: dict[Any, Callable[[], None]] = {}
 
     def run(self) -> None:
-        """Serve until all ranks have left."""
+        """Serve until all ranks have left. Raises NalbError."""
+        start = self._start
+        place = "tcp://0.0.0.0:0"  # of the coordinator, until it is known
+        self._settings = for_agents(os.environ, node=start.node, endpoint=place, size=start.size, role="agent")
+        told = told_agents(os.environ, start.size)
+        self._links = AgentLinks(start.address, told[start.rank][1] if told else 0, own_keys(self._settings))
         self._watch(self._training.socket.fileno(), self._read_orders)
         self._watch(self._bell, self._hear)
         try:
@@ -161,18 +161,18 @@ class Agent:
     def _joined(self, client: Client, addresses: list[str], welcome: wire.Welcome) -> None:
         self._client = client
         reach = Reachability(self._settings, client.fail, lambda ways: client.note(ways=ways))
-        ranks = SiteRanks.of(self._start.rank, self._start.size, welcome.levels)
+        sites = sites_of(self._start.size, welcome.levels)
         links, tell = self._links, self._training.tell
         # not before: addresses may be those of another job, which does not welcome this agent
         links.connect(self._start.rank, addresses, welcome.job)
-        exchange = AgentExchange(links, ranks, lambda *sums: tell(orders.Summed(*sums)), self._settings.verify_sums)
-        precision = self._settings.precision
+        precision, verify = self._settings.precision, self._settings.verify_sums
+        exchange = AgentExchange(links, self._start.rank, sites, lambda *sums: tell(orders.Summed(*sums)), verify)
 
         def leave() -> None:
             reach.close()
             client.send(wire.Goodbye())
 
-        self._iterations = RankIterations(client, exchange, self._segments, tell, leave, precision)
+        self._iterations = RankIterations(client, exchange, tell, leave, precision)
         self._watch(links.server, partial(links.read_pushes, exchange))
         for rank, peer in links.peers.items():
             self._watch(peer.socket, partial(links.read_answers, rank, exchange))
@@ -215,7 +215,9 @@ class Agent:
                 return
             order, descriptor = read
             if isinstance(order, orders.Segment):
-                self._segments.take(order.number, order.size_bytes, descriptor)
+                assert self._iterations is not None, "it has heard AllJoined"
+                assert descriptor is not None, "it comes with the order"
+                self._iterations.memory = mapped(order.size_bytes, descriptor)
             elif isinstance(order, orders.Peers):
                 self._meet(order)
             elif isinstance(order, orders.Leave):
@@ -303,16 +305,12 @@ def main() -> int:
     _keep_freed_memory()
     start = orders.decode_at_agent(training.socket.recv(orders.PACKET_MOST))
     assert isinstance(start, orders.Start), "the first order"
-    try:
-        agent = Agent(training, start)
-    except NalbError as error:
-        die(Failure(cause=Cause.PROCESS, detail=str(error), role="agent", node=start.node, phase=Phase.START))
+    agent = Agent(training, start)
     try:
         agent.run()
-    except NalbError as error:
-        agent.fail(agent.failure(Cause.PROCESS, str(error)))
     except Exception as error:
-        agent.fail(agent.failure(Cause.PROCESS, f"failed: {one_line(error)}"))
+        detail = str(error) if isinstance(error, NalbError) else f"failed: {one_line(error)}"
+        agent.fail(agent.failure(Cause.PROCESS, detail))
     return 0
 
 

@@ -6,11 +6,11 @@ import socket
 import subprocess
 from collections.abc import Callable
 from contextlib import suppress
-
-import psutil
+from time import monotonic
 
 from nalb.plane import orders as o
 from nalb.process.own_program import own_argv, python_path
+from nalb.process.proc import Stop, stopped_at
 
 CHECK_S = 1.0  # between looks at whether the agent is stopped
 NEWS_MOST = 1 << 16  # bytes of a packet from the agent; the longest is a Failure
@@ -22,8 +22,7 @@ class AgentProcess:
 
     def __init__(self, silence_s: float):
         """silence_s: for how long a signal may have stopped it before it is killed."""
-        self._silence_s, self._stopped_s, self._was_stopped = silence_s, 0.0, False
-        self._switches: object = None  # of its main thread's context, at the last look
+        self._silence_s, self._stop, self._stopped_s = silence_s, Stop(), 0.0
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._poller = select.poll()
         self._poller.register(self._socket, select.POLLIN)
@@ -51,25 +50,14 @@ class AgentProcess:
 
         look: called each CHECK_S while nothing comes. An agent that has been stopped for `silence_s` is killed.
         """
-        self._stopped_s = 0.0
         while not self._poller.poll(1000 * CHECK_S):
-            # no descriptor is left, the agent has just ended, old kernel
-            with suppress(OSError, psutil.Error, NotImplementedError):
-                self._note_stopped()
-            if self._stopped_s >= self._silence_s:
-                self._was_stopped = True
+            self._stopped_s = self._stop.seen(stopped_at(self.pid), monotonic())
+            if self._stopped_s > self._silence_s:
                 self._child.kill()
                 return None
             look()
         packet = self._packet()
         return o.decode_at_training(packet) if packet else None
-
-    def _note_stopped(self) -> None:
-        """Look whether the agent is stopped. netem's duty cycle stops it for moments, between which it runs."""
-        agent = psutil.Process(self.pid)
-        is_stopped, switches = agent.status() == psutil.STATUS_STOPPED, agent.num_ctx_switches()
-        has_run, self._switches = switches != self._switches, switches
-        self._stopped_s = CHECK_S + (0.0 if has_run else self._stopped_s) if is_stopped else 0.0
 
     def _packet(self) -> bytes:
         try:
@@ -81,8 +69,8 @@ class AgentProcess:
 
     def how_it_ended(self) -> str:
         """What to say of an agent from which nothing more comes."""
-        if self._was_stopped:
-            return f"has been stopped by a signal for {self._stopped_s:g} s"
+        if self._stopped_s > self._silence_s:
+            return f"has been stopped by a signal for {self._stopped_s:.1f} s"
         with suppress(subprocess.TimeoutExpired):
             code = self._child.wait(1.0)
             return f"was killed by signal {-code}" if code < 0 else f"ended with {code}"

@@ -4,23 +4,22 @@ In a precision, what rounding takes from a value is kept, and added to the next 
 travel in these, unless the precision has fewer: what they hold arrives exactly, sums are rounded once, and nothing is kept.
 
     frame       elements (uint32), one scale per block of values, one code per value
-    scale       the upper half of a positive float32; its sign bit marks a block that holds infinities or NaN
+    scale       the upper half of a positive float32
     bfloat16    the upper half of each float32, ties to even; no scales
     half        IEEE half precision, ties to even, for tensors of float16; no scales
     float16     IEEE half precision of value / scale * 2^14; the scale is the power of two in the block's largest value
     int8, int4  value / scale as an integer of -127 to 127, of -7 to 7; of int4 two are in a byte, the first one in its lower half
 
-In a marked block of integers the largest and the smallest code mean infinities, the one below them means NaN, and finite values
-have one code less on either side. So all that is not finite arrives as such, and its neighbours arrive too.
-Rounding is to nearest. A value too large for its codec arrives as infinity: bfloat16 from 3.39e38 on, half from 65,520 on, the
-others where the nearest code is beyond float32. An integer scale is at least LOW_SCALE: smaller values wait until what is kept of
-them adds up.
+A slice with an infinity, NaN or a value from the codec's limit on has no frame: all of it travels as it is. The limit is 65,520 in
+half, where rounding makes infinities, and 2^126 in the others. Rounding is to nearest. An integer scale is at least LOW_SCALE:
+smaller values wait until what is kept of them adds up.
 
 Decoding is a few exact or once-rounded operations, alike everywhere: the same frame gives the same bits on every machine.
 Loops are numpy's, on bits: its own conversions to and from float16 take longer than all of this together.
 Sources: 1-bit SGD (Seide et al., 2014) for error feedback; block-wise scales as in Dettmers et al., 8-bit optimizers, 2022.
 """
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -36,10 +35,7 @@ Codes = npt.NDArray[np.uint8]
 
 COUNT_BYTES = 4
 MAGNITUDE = 0x7FFFFFFF  # of a float32's bits, all but the sign
-INFINITE = 0x7F800000  # bits of infinity; what is above is NaN
-REGULAR_MOST = 0x7E800000  # bits of 2^126: in blocks whose values are smaller nothing overflows
-MARK = 0x8000  # of a scale
-MINUS_ZERO = np.float32(-0.0)  # added to any value it changes no bit
+INFINITE = 0x7F800000  # bits of infinity
 LOW_SCALE = 2.0**-120
 LOW_SCALE_BITS = 7 << 7  # as its upper half
 
@@ -52,6 +48,7 @@ class Codec:
     has_scales = True
     block = 256  # values that have a scale in common
     bits = 16  # of a code
+    LIMIT = 0x7E800000  # bits of 2^126: nothing that is made of smaller values overflows
 
     def __init__(self) -> None:
         self._frame = np.empty(0, np.uint8)
@@ -61,61 +58,46 @@ class Codec:
         """The length of a slice's frame."""
         return COUNT_BYTES + 2 * self._blocks(elements) * self.has_scales + self._code_bytes(elements)
 
-    def encode(self, values: Floats, residual: Floats | None = None) -> memoryview:
-        """The frame of values + residual, which holds until the next one; what it does not tell is the residual from then on.
+    def encode(self, values: Floats, residual: Floats | None = None) -> memoryview | None:
+        """The frame of values, which holds until the next one; None: they travel as they are, and the residual is not touched.
 
-        Where a value is not finite, or arrives as infinity, nothing is kept. residual: None: of the values alone.
+        residual: where to write what rounding takes from each value; None: nowhere.
         """
-        elements = values.size
-        exact, decoded = self._rooms(elements)
-        with np.errstate(all="ignore"):
-            np.add(values, MINUS_ZERO if residual is None else residual, out=exact[:elements])
-            exact[elements:] = 0
-            frame, scales, codes = self._split_own(elements)
-            bits = self._work.view(np.uint32)[: exact.size]
-            np.bitwise_and(exact.view(np.uint32), MAGNITUDE, out=bits)
-            top = self._largest(bits)
-            is_regular = top.max(initial=0) < REGULAR_MOST
-            if is_regular:
-                self._round(exact, top, scales, codes, decoded)
-            else:
-                self._encode_special(exact, bits, scales, codes)
-                self._expand(scales, codes, decoded)
-            if residual is not None:
-                np.subtract(exact[:elements], decoded[:elements], out=residual)
-            if residual is not None and not is_regular:
-                residual[~np.isfinite(residual)] = 0
+        elements, size = values.size, self._blocks(values.size) * self.block
+        if size > self._exact.size:
+            self._exact, self._decoded, self._work = (np.empty(size, np.float32) for _ in range(3))
+        exact, decoded = self._exact[:size], self._decoded[:size]
+        exact[:elements], exact[elements:] = values, 0
+        bits = self._work.view(np.uint32)[:size]
+        np.bitwise_and(exact.view(np.uint32), MAGNITUDE, out=bits)
+        top = self._largest(bits)
+        if top.max(initial=0) >= self.LIMIT:
+            return None
+        frame, scales, codes = self._split_own(elements)
+        self._round(exact, top, scales, codes, decoded)
+        if residual is not None:
+            np.subtract(values, decoded[:elements], out=residual)
         return frame
 
     def decode(self, frame: Any) -> Floats:
         """The values of a frame. Raises PeerError where it is no frame of this codec."""
         elements, scales, codes = self._split(frame)
-        values = np.empty_like(self._rooms(elements)[0])
+        values = np.empty(self._blocks(elements) * self.block, np.float32)
         with np.errstate(all="ignore"):
             self._expand(scales, codes, values)
         return values[:elements]
 
     def decode_into(self, frame: Any, values: Floats) -> None:
         """Write a frame's values. Raises PeerError where it is no frame of this codec, or of another number of values."""
-        elements, scales, codes = self._split(frame)
-        if elements != values.size:
-            raise PeerError(f"sent {elements} values in {self.name} for {values.size}")
-        _, decoded = self._rooms(elements)
-        with np.errstate(all="ignore"):
-            self._expand(scales, codes, decoded)
-        values[:] = decoded[:elements]
+        decoded = self.decode(frame)
+        if decoded.size != values.size:
+            raise PeerError(f"sent {decoded.size} values in {self.name} for {values.size}")
+        values[:] = decoded
 
     # ---- frames
 
     def _blocks(self, elements: int) -> int:
         return -(-elements // self.block)
-
-    def _rooms(self, elements: int) -> tuple[Floats, Floats]:
-        """Room for whole blocks: for values to encode, and for decoded ones."""
-        size = self._blocks(elements) * self.block
-        if size > self._exact.size:
-            self._exact, self._decoded, self._work = (np.empty(size, np.float32) for _ in range(3))
-        return self._exact[:size], self._decoded[:size]
 
     def _split_own(self, elements: int) -> tuple[memoryview, Scales, Codes]:
         """The frame to write, its scales, and its codes with room for whole blocks."""
@@ -140,7 +122,7 @@ class Codec:
         blocks = self._blocks(elements)
         start = COUNT_BYTES + 2 * blocks * self.has_scales
         scales, codes = octets[COUNT_BYTES:start].view("<u2"), octets[start:]
-        if blocks and self.has_scales and not self._are_scales(scales & ~np.uint16(MARK)):
+        if blocks and self.has_scales and not self._are_scales(scales):
             raise PeerError(f"sent a frame of {self.name} with a scale that is none")
         whole_bytes = self._code_bytes(blocks * self.block)
         if codes.size < whole_bytes:
@@ -159,15 +141,14 @@ class Codec:
         return -(-elements * self.bits // 8)
 
     def _are_scales(self, scales: Scales) -> bool:
-        """Whether all are scales; without their marks."""
+        """Whether all are scales."""
         raise NotImplementedError
 
     def _round(self, exact: Floats, top: Bits, scales: Scales, codes: Codes, decoded: Floats) -> None:
-        """Write scales and codes of finite values, and what they decode to. top: bits of each block's largest magnitude."""
-        raise NotImplementedError
+        """Write the scales and codes of values below the limit, and what these decode to.
 
-    def _encode_special(self, exact: Floats, magnitudes: Bits, scales: Scales, codes: Codes) -> None:
-        """Write scales and codes of any values. magnitudes: bits of each value's."""
+        top: bits of each block's largest magnitude.
+        """
         raise NotImplementedError
 
     def _expand(self, scales: Scales, codes: Codes, values: Floats) -> None:
@@ -192,12 +173,6 @@ class BFloat16(Codec):
         np.left_shift(bits, np.uint32(16), out=bits)
         del scales
 
-    def _encode_special(self, exact: Floats, magnitudes: Bits, scales: Scales, codes: Codes) -> None:
-        is_nan = magnitudes > INFINITE
-        finite = np.where(is_nan, np.float32(0), exact)
-        self._round(finite, magnitudes, scales, codes, np.empty_like(finite))
-        codes.view("<u2")[is_nan] = 0x7FC0
-
     def _expand(self, scales: Scales, codes: Codes, values: Floats) -> None:
         del scales
         bits = values.view(np.uint32)
@@ -206,9 +181,8 @@ class BFloat16(Codec):
 
 
 def _floats(scales: Scales) -> Floats:
-    """Scales as float32, one row each; without their marks."""
-    bits = (scales & ~np.uint16(MARK)).astype(np.uint32) << np.uint32(16)
-    return bits.view(np.float32)[:, np.newaxis]
+    """Scales as float32, one row each."""
+    return (scales.astype(np.uint32) << np.uint32(16)).view(np.float32)[:, np.newaxis]
 
 
 def _widen(halfs: npt.NDArray[np.uint16], values: Floats) -> None:
@@ -223,6 +197,7 @@ class Half(Codec):
     """Half precision as it is: 11 bits up to 65,504, fewer below 2^-14."""
 
     name, number, has_scales = "half", 5, False
+    LIMIT = 0x477FF000  # bits of 65,520
     # Rounding by one addition: a value of 2^e is added to 2^(e + 15) times 1.0, whose last bit is a half's (XNNPACK, fp16.h).
     UP, BACK = np.float32(2.0**112), np.float32(2.0**-110)
 
@@ -245,19 +220,10 @@ class Half(Codec):
         np.bitwise_or(bits, work, out=bits)
         np.copyto(codes.view("<u2"), bits, casting="unsafe")
 
-    def _encode_special(self, exact: Floats, magnitudes: Bits, scales: Scales, codes: Codes) -> None:
-        is_nan = magnitudes > INFINITE
-        self._round(exact, magnitudes, scales, codes, np.empty_like(exact))
-        codes.view("<u2")[is_nan] = 0x7E00
-
     def _expand(self, scales: Scales, codes: Codes, values: Floats) -> None:
         del scales
-        halfs = codes.view("<u2")
-        _widen(halfs, values)
+        _widen(codes.view("<u2"), values)
         np.multiply(values, self.UP, out=values)
-        if values.size and max(values.max(), -values.min()) >= 2.0**16:
-            is_special = (halfs & 0x7C00) == 0x7C00
-            values[is_special] = halfs[is_special].view("<f2")
 
 
 class ScaledFloat16(Codec):
@@ -266,14 +232,12 @@ class ScaledFloat16(Codec):
     name, number, block = "float16", 2, BLOCK["float16"]
     # Bits of a half, shifted to a float32's place, are the half times 2^-112. So exponents 0 to 30 of float32 are those of halfs.
     DOWN, UP = np.float32(2.0**-98), np.float32(2.0**98)
-    EXPONENT_MOST = 253  # of a scale: the inverse of a larger one is no normal number
 
     def _are_scales(self, scales: Scales) -> bool:
-        exponent = scales >> 7
-        return not (scales & 0x7F).any() and bool(exponent.min() >= 1 and exponent.max() <= self.EXPONENT_MOST)
+        return not (scales & 0x7F).any() and bool(scales.min() > 0 and scales.max() < INFINITE >> 16)
 
     def _round(self, exact: Floats, top: Bits, scales: Scales, codes: Codes, decoded: Floats) -> None:
-        exponent = np.clip(top >> np.uint32(23), 1, self.EXPONENT_MOST).astype(np.uint32)
+        exponent = np.maximum(top >> np.uint32(23), np.uint32(1))
         np.copyto(scales, exponent << np.uint32(7), casting="unsafe")
         inverse = ((np.uint32(254) - exponent) << np.uint32(23)).view(np.float32)[:, np.newaxis]
         rows, bits = decoded.reshape(-1, self.block), decoded.view(np.uint32)
@@ -289,24 +253,9 @@ class ScaledFloat16(Codec):
         np.left_shift(bits, np.uint32(13), out=bits)
         self._scale(rows, scales)
 
-    def _encode_special(self, exact: Floats, magnitudes: Bits, scales: Scales, codes: Codes) -> None:
-        is_special = magnitudes >= INFINITE
-        finite = np.where(is_special, np.float32(0), exact)
-        top = self._largest(np.where(is_special, np.uint32(0), magnitudes))
-        halfs, is_nan = codes.view("<u2"), magnitudes > INFINITE
-        self._round(finite, top, scales, codes, np.empty_like(finite))
-        halfs[is_special] = np.where(exact[is_special] < 0, 0xFC00, 0x7C00)
-        halfs[is_nan] = 0x7E00
-        scales[((halfs & 0x7C00) == 0x7C00).reshape(-1, self.block).any(axis=1)] |= MARK
-
     def _expand(self, scales: Scales, codes: Codes, values: Floats) -> None:
-        halfs, rows = codes.view("<u2"), values.reshape(-1, self.block)
-        _widen(halfs, values)
-        self._scale(rows, scales)
-        if (marked := np.flatnonzero(scales & MARK)).size:
-            some = halfs.reshape(-1, self.block)[marked]
-            is_special = (some & 0x7C00) == 0x7C00
-            rows[marked] = np.where(is_special, some.view("<f2").astype(np.float32), rows[marked])
+        _widen(codes.view("<u2"), values)
+        self._scale(values.reshape(-1, self.block), scales)
 
     def _scale(self, rows: Floats, scales: Scales) -> None:
         np.multiply(rows, self.UP, out=rows)
@@ -329,41 +278,19 @@ class ScaledInt8(Codec):
     def _unpack(self, codes: Codes) -> npt.NDArray[np.int8]:
         return codes.view(np.int8)
 
-    def _whole(self, exact: Floats, top: Bits, most: int, scales: Scales, work: Floats) -> Floats:
-        """Write scales with `most` codes on either side; returns integers as floats, in `work`."""
-        steps = top.view(np.float32) * np.float32(1 / most)
+    def _round(self, exact: Floats, top: Bits, scales: Scales, codes: Codes, decoded: Floats) -> None:
+        steps = top.view(np.float32) * np.float32(1 / self.MOST)
         np.copyto(scales, (steps.view(np.uint32) + np.uint32(0xFFFF)) >> np.uint32(16), casting="unsafe")
         np.maximum(scales, LOW_SCALE_BITS, out=scales)
-        np.multiply(exact.reshape(-1, self.block), 1 / _floats(scales), out=work.reshape(-1, self.block))
-        return np.rint(work, out=work)
-
-    def _round(self, exact: Floats, top: Bits, scales: Scales, codes: Codes, decoded: Floats) -> None:
-        whole = self._whole(exact, top, self.MOST, scales, decoded)
-        self._pack(whole.astype(np.int8), codes)
         rows = decoded.reshape(-1, self.block)
+        np.multiply(exact.reshape(-1, self.block), 1 / _floats(scales), out=rows)
+        np.rint(decoded, out=decoded)
+        self._pack(decoded.astype(np.int8), codes)
         np.multiply(rows, _floats(scales), out=rows)
 
-    def _encode_special(self, exact: Floats, magnitudes: Bits, scales: Scales, codes: Codes) -> None:
-        is_special = magnitudes >= INFINITE
-        finite = np.where(is_special, np.float32(0), exact)
-        top = self._largest(np.where(is_special, np.uint32(0), magnitudes))
-        is_marked = is_special.reshape(-1, self.block).any(axis=1)
-        whole, work, other = np.empty(exact.size, np.int8), np.empty_like(exact), np.empty_like(scales)
-        whole[:] = self._whole(finite, top, self.MOST, scales, work)
-        rows = whole.reshape(-1, self.block)
-        rows[is_marked] = self._whole(finite, top, self.MOST - 1, other, work).reshape(-1, self.block)[is_marked]
-        scales[is_marked] = other[is_marked] | MARK
-        whole[is_special] = np.where(exact[is_special] < 0, -self.MOST, self.MOST)
-        whole[magnitudes > INFINITE] = -self.MOST - 1
-        self._pack(whole, codes)
-
     def _expand(self, scales: Scales, codes: Codes, values: Floats) -> None:
-        whole, rows = self._unpack(codes).reshape(-1, self.block), values.reshape(-1, self.block)
-        np.multiply(whole, _floats(scales), out=rows)
-        if (marked := np.flatnonzero(scales & MARK)).size:
-            some, left = whole[marked], rows[marked]
-            left[some == self.MOST], left[some == -self.MOST], left[some == -self.MOST - 1] = np.inf, -np.inf, np.nan
-            rows[marked] = left
+        whole = self._unpack(codes).reshape(-1, self.block)
+        np.multiply(whole, _floats(scales), out=values.reshape(-1, self.block))
 
 
 class ScaledInt4(ScaledInt8):
@@ -396,7 +323,13 @@ OF_HALVES: dict[str, type[Codec]] = {"bfloat16": BFloat16, "float16": Half}  # b
 NUMBERS = {one.number: one for codecs in (CODECS, OF_HALVES) for one in codecs.values()}
 
 
+@cache
+def codec_by(number: int) -> Codec:
+    """The process's codec of this number."""
+    return NUMBERS[number]()
+
+
 def codec_of(precision: str, dtype: str = "float32") -> Codec | None:
-    """The codec in which values of a dtype travel in a precision; None: they travel as they are."""
+    """The process's codec in which values of a dtype travel in a precision; None: they travel as they are."""
     kind = OF_HALVES.get(dtype) if wire_dtype(dtype, precision) == dtype else CODECS[precision]
-    return None if kind is None else kind()
+    return None if kind is None else codec_by(kind.number)

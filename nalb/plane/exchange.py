@@ -14,12 +14,13 @@ rounds each slice once per iteration: a member its part, a leader the sum of its
 own answer and leaders hand it on as it came, so all ranks hold the same bits. What a precision takes is kept (`Residuals`), whoever
 rounded, and added to this rank's next part of the slice, in whatever codec that travels. So nothing moves when slices get
 other owners, other codecs or other sizes: the next sum has it in any case.
+
+A part or a sum that no codec takes, as one with NaN, travels as it is: its header says so. Nothing of it is kept.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -30,42 +31,26 @@ from nalb.plane.codecs import Codec, codec_of
 from nalb.plane.links import AgentLinks, SliceHeader
 from nalb.plane.pushing import Cut, SliceProgress
 from nalb.plane.residuals import Residuals
-from nalb.plane.sums import SumsUnderWay
+from nalb.plane.sums import SumsUnderWay, Values
 from nalb.planning.slices import wire_dtype
 from nalb.protocol import wire
 from nalb.services.exchange import messages as m
 from nalb.services.exchange.sums import digest, signs
 
-Values = npt.NDArray[Any]
 # So many slices are encoded before what has arrived is read. If all were, messages would wait, and seem to have come at once: with
 # float16 on wan6-static (exact, load 16) estimates of links were off by 63 % in the median, and are by 8 %.
 ENCODED_AT_ONCE = 4
 NOTHING = m.SliceSum(0.0, 0.0, 0.0)  # of a slice that a broken-off iteration has not pushed
 
 
-@dataclass(frozen=True)
-class SiteRanks:
-    """Which ranks form the sites."""
-
-    rank: int  # this agent's
-    sites: Sequence[Sequence[int]]  # ranks of each site, rising
-
-    @classmethod
-    def of(cls, rank: int, size: int, levels: wire.Levels | None) -> "SiteRanks":
-        """levels: what the coordinator says; None: every rank is a site of its own."""
-        if levels is None:
-            return cls(rank, [[one] for one in range(size)])
-        sites: list[list[int]] = [[] for _ in range(max(levels.site) + 1)]
-        for node, site in enumerate(levels.site):
-            sites[site].append(levels.global_server[node])
-        return cls(rank, [sorted(ranks) for ranks in sites])
-
-
-class _Form(NamedTuple):
-    """How values travel."""
-
-    codec: Codec | None  # None: as they are
-    keeps: bool  # whether what it takes is kept
+def sites_of(size: int, levels: wire.Levels | None) -> list[list[int]]:
+    """The ranks of each site, rising. levels: what the coordinator says; None: every rank is a site of its own."""
+    if levels is None:
+        return [[rank] for rank in range(size)]
+    sites: list[list[int]] = [[] for _ in range(max(levels.site) + 1)]
+    for rank, site in sorted(zip(levels.global_server, levels.site, strict=True)):
+        sites[site].append(rank)
+    return sites
 
 
 @dataclass
@@ -88,25 +73,31 @@ class _UnderWay:
 class AgentExchange:
     """Sums the iterations that `begin` names, one after the other."""
 
-    def __init__(self, links: AgentLinks, ranks: SiteRanks, tell: Callable[[int, int], None], verify: bool):
-        """tell: called with a tensor and how many of its elements hold their sums."""
-        self._links, self._ranks, self._tell, self._verify = links, ranks, tell, verify
-        self._forms: dict[tuple[str, str], _Form] = {}  # by precision and dtype
+    def __init__(
+        self,
+        links: AgentLinks,
+        rank: int,
+        sites: Sequence[Sequence[int]],
+        tell: Callable[[int, int], None],
+        verify: bool,
+    ):
+        """rank: this agent's. tell: called with a tensor and how many of its elements hold their sums."""
+        self._links, self._rank, self._sites, self._tell, self._verify = links, rank, sites, tell, verify
         self.residuals: Residuals | None = None  # None: rounding has taken nothing that is still to be added
-        self._site_of_rank = {rank: site for site, members in enumerate(ranks.sites) for rank in members}
-        self._own_site = self._site_of_rank[ranks.rank]
-        self._members = list(ranks.sites[self._own_site])
-        self._others_here = [rank for rank in self._members if rank != ranks.rank]
-        self._place_here = {rank: place for place, rank in enumerate(self._members)}
-        self._within, self._between = SumsUnderWay(len(self._members)), SumsUnderWay(len(ranks.sites))
+        self._site_of_rank = {rank: site for site, members in enumerate(sites) for rank in members}
+        self._own_site = self._site_of_rank[rank]
+        members = sites[self._own_site]
+        self._others_here = [one for one in members if one != rank]
+        self._place_here = {one: place for place, one in enumerate(members)}
+        self._within, self._between = SumsUnderWay(len(members)), SumsUnderWay(len(sites))
         self._now: _UnderWay | None = None
 
     def begin(self, number: int, plan: m.Plan, cut: Cut) -> SliceProgress:
         """Begin an iteration by plan; the one before is complete."""
-        pushes_in = plan.pushes[self._ranks.rank] if plan.pushes else cut.precision
-        now = self._now = _UnderWay(number, plan, cut, SliceProgress(cut, plan.window_of(self._ranks.rank)), pushes_in)
+        pushes_in = plan.pushes[self._rank] if plan.pushes else cut.precision
+        now = self._now = _UnderWay(number, plan, cut, SliceProgress(cut, plan.window_of(self._rank)), pushes_in)
         dtypes, precisions = set(cut.script_dtype), {pushes_in, cut.precision}
-        now.rounds = any(self._form(one, dtype).keeps for one in precisions for dtype in dtypes)
+        now.rounds = any(wire_dtype(dtype, one) != dtype for one in precisions for dtype in dtypes)
         if self.residuals is None and now.rounds:
             self.residuals = Residuals()
         if self.residuals is not None:
@@ -123,12 +114,8 @@ class AgentExchange:
         self._now = None
         is_whole = now.progress.tensors == len(now.cut.elements)
         if is_whole and not now.rounds:
-            self.drop_kept()  # all of it is in this iteration's sums
+            self.residuals = None  # all of it is in this iteration's sums
         return m.Sums(now.number, now.sent, now.received) if self._verify else None
-
-    def drop_kept(self) -> None:
-        """Forget what rounding took."""
-        self.residuals = None
 
     def write_kept(self, path: Path) -> None:
         """Write what rounding took to a file, while no sum is under way; no file where nothing was rounded."""
@@ -159,11 +146,11 @@ class AgentExchange:
                 residual[:] = 0
             if now.signs is not None:
                 now.sent[index] = digest(values, now.signs)
-            if now.plan.server_of_slice[index] != self._ranks.rank:
+            if now.plan.server_of_slice[index] != self._rank:
                 now.progress.under_way_bytes += now.cut.size_bytes[index]
             leader = self._leader(now.plan, self._own_site, index)
-            if leader == self._ranks.rank:
-                self._add_within(self._ranks.rank, now.number, index, values)
+            if leader == self._rank:
+                self._add_within(self._rank, now.number, index, values)
             else:
                 self._push_to(leader, now, index, values)
             now = self._now
@@ -179,7 +166,7 @@ class AgentExchange:
             self._add_between(rank, header.iteration, header.slice_index, values)
 
     def room(self, rank: int, header: SliceHeader) -> Values:
-        """Where the answer belongs, of which there is one. Raises PeerError where nothing was asked of that rank."""
+        """Where the answer belongs. Raises PeerError where nothing was asked of that rank, or it has answered before."""
         now = self._now
         if now is None or header.iteration != now.number:
             raise PeerError(
@@ -196,7 +183,7 @@ class AgentExchange:
         """A slice's sum is in its place."""
         now, index = self._iteration, header.slice_index
         now.progress.under_way_bytes -= now.cut.size_bytes[index]
-        if self._others_here and self._leader(now.plan, self._own_site, index) == self._ranks.rank:
+        if self._others_here and self._leader(now.plan, self._own_site, index) == self._rank:
             payload = self._slice(now, index).data if frame is None else frame.buffer
             self._links.answer(self._others_here, header, payload, now.plan.measure)
         self._note_answer(now, index)
@@ -212,8 +199,8 @@ class AgentExchange:
             return
         now = self._iteration  # this rank's own part is in the sum
         owner = now.plan.server_of_slice[index]
-        if owner == self._ranks.rank:
-            self._add_between(self._ranks.rank, iteration, index, total)
+        if owner == self._rank:
+            self._add_between(self._rank, iteration, index, total)
         else:
             self._push_to(owner, now, index, total)
 
@@ -222,9 +209,7 @@ class AgentExchange:
         if total is None:
             return
         now = self._iteration
-        leaders = [
-            self._leader(now.plan, site, index) for site in range(len(self._ranks.sites)) if site != self._own_site
-        ]
+        leaders = [self._leader(now.plan, site, index) for site in range(len(self._sites)) if site != self._own_site]
         header, payload, codec = self._coded(now, index, total, now.cut.precision)
         self._links.answer([*leaders, *self._others_here], header, payload, now.plan.measure)
         own = self._slice(now, index)
@@ -242,38 +227,31 @@ class AgentExchange:
     def _coded(
         self, now: _UnderWay, index: int, values: Values, precision: str
     ) -> tuple[SliceHeader, memoryview, Codec | None]:
-        """The slice as it travels, and by which codec; what a precision takes from it is kept."""
+        """The slice as it travels, and by which codec; what a precision takes from it is kept.
+
+        push() has added what was kept of the slice before, and nothing of it is left.
+        """
         tensor = now.cut.tensor[index]
-        codec, keeps = self._form(precision, now.cut.script_dtype[tensor])
-        header = SliceHeader(now.number, index, now.cut.dtype[tensor], 0 if codec is None else codec.number)
-        if codec is None:
-            return header, values.data, None
-        frame = codec.encode(values, self._residual(now, index) if keeps else None)
+        dtype, script_dtype = now.cut.dtype[tensor], now.cut.script_dtype[tensor]
+        keeps = wire_dtype(script_dtype, precision) != script_dtype
+        codec = codec_of(precision, script_dtype)
+        if codec is None or (frame := codec.encode(values, self._residual(now, index) if keeps else None)) is None:
+            return SliceHeader(now.number, index, dtype, 0), values.data, None
         if now.signs is not None and not keeps:
-            with np.errstate(invalid="ignore"):
-                self._count_out(now, index, values - codec.decode(frame))
-        return header, frame, codec
+            self._count_out(now, index, values - codec.decode(frame))
+        return SliceHeader(now.number, index, dtype, codec.number), frame, codec
 
     def _residual(self, now: _UnderWay, index: int) -> Values | None:
         """What this rank keeps of a slice; None where nothing of it is rounded."""
         is_float32 = now.cut.dtype[now.cut.tensor[index]] == "float32"
         return self.residuals.of(now.cut, index) if self.residuals is not None and is_float32 else None
 
-    def _form(self, precision: str, dtype: str) -> _Form:
-        if (precision, dtype) not in self._forms:
-            self._forms[precision, dtype] = _Form(codec_of(precision, dtype), wire_dtype(dtype, precision) != dtype)
-        return self._forms[precision, dtype]
-
     def _note_answer(self, now: _UnderWay, index: int) -> None:
         if now.signs is not None:
             now.received[index] = digest(self._slice(now, index), now.signs)
             if (residual := self._residual(now, index)) is not None:
                 self._count_out(now, index, residual)
-        try:
-            elements = now.progress.note_answer(index)
-        except KeyError:
-            raise PeerError(f"answered slice {index} of iteration {now.number} twice") from None
-        if elements is not None:
+        if (elements := now.progress.note_answer(index)) is not None:
             self._tell(now.cut.tensor[index], elements)
 
     def _count_out(self, now: _UnderWay, index: int, values: Values) -> None:
@@ -286,7 +264,7 @@ class AgentExchange:
 
     def _leader(self, plan: m.Plan, site: int, index: int) -> int:
         """The rank that sums a slice within a site."""
-        ranks = self._ranks.sites[site]
+        ranks = self._sites[site]
         return ranks[0] if len(ranks) == 1 else plan.leaders[site].server_of_slice[index]
 
     def _slice(self, now: _UnderWay, index: int) -> Values:

@@ -91,7 +91,7 @@ class PlaneSum:
         self.memory = memory  # of this rank's summand, and then of the sum
         self.told = 0  # elements that `summed` was called with
         self.summed: Callable[[int, int], object]  # of `begin`
-        self.ended: Callable[[Exception | None], object]
+        self.ended: Callable[[Exception | None], object] = lambda _: None  # likewise
 
     def begin(self, summed: Callable[[int, int], object], ended: Callable[[Exception | None], object]) -> None:
         """Begin the sum. A thread of the front's calls `summed` with each part that is in memory, and at last `ended`.
@@ -99,8 +99,9 @@ class PlaneSum:
         summed: called with (start, stop), one part after the other. ended: called with the error because of which the sum does not
         come, or None. Neither may wait for anything.
         """
-        self.summed, self.ended = summed, ended
-        self._front._begin(self._tensor, self)
+        with self._front._news:
+            self._front._wait(lambda: True)
+            self.summed, self.ended = summed, ended
 
     def write(self, write_part: Callable[[int, int], object]) -> None:
         """Write the summand part by part. write_part: writes elements (start, stop) into `memory`."""
@@ -147,14 +148,13 @@ class Front:
         self._has_heard = False  # the script has heard of the error
         self._agreed = -1  # number of the last call that all ranks have announced
         self._routes: deque[o.Route] = deque()
-        self._under_way: dict[int, PlaneSum] = {}  # by tensor
+        self._under_way: dict[int, PlaneSum] = {}  # by tensor, from `place` on
         self._rings: deque[_Ring] = deque()
         self._batch_sizes: deque[BatchSizes] = deque()  # that nobody has taken
         self._kept_written = 0  # files that the agent has written
-        self._by_gloo = 0  # collectives that are gloo's alone
         # guarded by _in_order
         self._recorder = CycleRecorder()
-        self._calls = self._registrations = self._segments = 0
+        self._calls = self._registrations = 0
         self._next: int | None = None  # iteration; None: the first one of a registration
         self._route: o.Route | None = None  # of the iteration under way
         self._asked_s = self._planned_s = 0.0  # when its first sum was asked for, and when its route was there
@@ -231,17 +231,13 @@ class Front:
         assert self._route is not None
         if self._route.by_ring:
             return self._place_in_ring(place.is_last)
-        self._wait(lambda: place.number not in self._under_way)
-        segment = self._segment or self._share_segment()
-        self.by_plane += 1
-        offset_bytes = segment.offsets[place.number]
-        self.send(o.Sum(place.number, segment.number, offset_bytes, self._calls, self._asked_s, self._planned_s))
-        return PlaneSum(self, place.number, segment.array(place.number))
-
-    def _begin(self, tensor: int, one: PlaneSum) -> None:
+        segment, tensor = self._segment or self._share_segment(), place.number
         with self._news:
-            self._wait(lambda: True)
-            self._under_way[tensor] = one
+            self._wait(lambda: tensor not in self._under_way)
+            one = self._under_way[tensor] = PlaneSum(self, tensor, segment.array(tensor))
+        self.by_plane += 1
+        self.send(o.Sum(tensor, segment.offsets[tensor], self._calls, self._asked_s, self._planned_s))
+        return one
 
     def _place_in_ring(self, is_last: bool) -> RingSum:
         with self._news:
@@ -285,12 +281,10 @@ class Front:
                 self._rings.append(_Ring(iteration, self._asked_s, self._planned_s))
 
     def _next_route(self) -> o.Route | None:
-        """The newest route that covers the next iteration; that of a registration's first one says its number."""
-        if self._next is None:
-            return self._routes[0] if self._routes else None
-        while self._routes and self._routes[0].until < self._next:
+        """The route of the next iteration, once it is there; that of a registration's first one says its number."""
+        while self._next is not None and self._routes and self._routes[0].until < self._next:
             self._routes.popleft()
-        return next((one for one in reversed(self._routes) if one.first <= self._next <= one.until), None)
+        return self._routes[0] if self._routes else None
 
     def _register(self, learned: Sequence[Group]) -> None:
         self._let_segment_go()
@@ -327,9 +321,7 @@ class Front:
 
     def note_by_gloo(self) -> None:
         """Tell that the script begins a collective of all ranks that is gloo's alone: it would wait for one that has left."""
-        with self._news:
-            self._by_gloo += 1
-            self.send(o.ByGloo(self._by_gloo))
+        self.send(o.ByGloo())
 
     def fail_in_sum(self, error: BaseException) -> None:
         """End the job where an error throws the script out of a sum half-way: the other ranks wait for this one's part of it.
@@ -349,10 +341,9 @@ class Front:
     # ---- shared memory
 
     def _share_segment(self) -> OwnSegment:
-        segment = self._segment = OwnSegment(self._segments, self._tensors)
-        self._segments += 1
+        segment = self._segment = OwnSegment(self._tensors)
         try:
-            self.send(o.Segment(segment.number, segment.size_bytes), segment.descriptor)
+            self.send(o.Segment(segment.size_bytes), segment.descriptor)
         finally:
             os.close(segment.descriptor)  # the memory stays while anyone has it mapped
         return segment
@@ -361,7 +352,6 @@ class Front:
         if self._segment is not None:
             self._wait(lambda: not self._under_way)
             self._segment.free()
-            self.send(o.Segment(self._segment.number, 0))
             self._segment = None
 
     # ---- the agent's news
@@ -482,8 +472,6 @@ class Front:
 
     def await_error(self) -> None:
         """Wait until the agent says why the job ends, for GRACE_S at most."""
-        if os.getpid() != self._owner:
-            return
         with suppress(JobFailed):
             self._wait(lambda: False, GRACE_S)
 

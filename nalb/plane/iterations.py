@@ -7,16 +7,19 @@ RingBegun, RingDone    an iteration by the ring
 BreakOff               the iteration under way ends with the tensors that it has
 """
 
+import mmap
 import time
 from collections import deque
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from nalb.errors import PeerError
 from nalb.plane import orders
 from nalb.plane.exchange import AgentExchange
-from nalb.plane.memory import Segments
 from nalb.plane.orders import FromAgent, FromTraining
 from nalb.plane.pushing import Cut, SliceProgress
 from nalb.planning.slices import Tensor, wire_dtype
@@ -33,7 +36,6 @@ class RankIterations:
         self,
         client: Client,
         exchange: AgentExchange,
-        segments: Segments,
         tell: Callable[[FromAgent], None],
         leave: Callable[[], None],
         precision: str,
@@ -42,8 +44,8 @@ class RankIterations:
 
         precision: the one that this rank's options ask for.
         """
-        self._client, self._exchange, self._segments, self._tell = client, exchange, segments, tell
-        self._precision = precision
+        self._client, self._exchange, self._tell, self._precision = client, exchange, tell, precision
+        self.memory: mmap.mmap | bytes = b""  # that the training process shares
         self._protocol = WorkerProtocol()
         self._inbox: list[wire.Message] = []  # for the protocol
         self._held: deque[FromTraining] = deque()  # orders that wait for an iteration's beginning or end
@@ -59,6 +61,7 @@ class RankIterations:
         self._started_s = self._computed_s = self._last_end_s = 0.0
         self._plan_wait_s = 0.0  # of the iteration under way by the plane
         self._cpu_before_s = 0.0
+        by_gloo = count(1)
         self._take: dict[type, Callable[[Any], None]] = {
             m.Called: self._announce,
             orders.TensorList: self._register,
@@ -67,7 +70,7 @@ class RankIterations:
             orders.BreakOff: lambda _: self._break_off(),
             orders.RingBegun: lambda order: client.note(calls=order.calls),
             orders.RingDone: self._ring_done,
-            orders.ByGloo: lambda order: client.note(by_gloo=order.collectives),
+            orders.ByGloo: lambda _: client.note(by_gloo=next(by_gloo)),
             orders.WriteKept: self._write_kept,
             orders.ReadKept: lambda order: exchange.read_kept(Path(order.path)),
             orders.Leave: lambda _: leave(),
@@ -142,7 +145,7 @@ class RankIterations:
         if isinstance(order, orders.RingDone):
             return self._plan is None and self._is_registered
         if isinstance(order, orders.WriteKept | orders.ReadKept):  # the script may come to it between two sums
-            return self._progress is not None and not self._progress.has_summed(len(self._calls))
+            return self._progress is not None and self._progress.summed_tensors < len(self._calls)
         if isinstance(order, orders.Leave):
             self._break_off()
         between = orders.TensorList | orders.Leave
@@ -177,19 +180,16 @@ class RankIterations:
             self._plan_wait_s = self._waited_s(order.asked_s, order.planned_s)
             self._cpu_before_s = time.process_time()
             self._client.note(exchanging=iteration)
-        if order.tensor != len(self._calls):
-            raise PeerError(f"sums tensor {order.tensor}, where {len(self._calls)} comes next")
+        assert order.tensor == len(self._calls), f"tensor {order.tensor}, where {len(self._calls)} comes next"
         self._calls.append(order.calls)
         elements, dtype = self._cut.elements[order.tensor], self._cut.dtype[order.tensor]
-        self._exchange.add_tensor(self._segments.tensor(order.segment, order.offset_bytes, elements, dtype))
+        self._exchange.add_tensor(np.frombuffer(self.memory, dtype, elements, order.offset_bytes))
         self._client.note(calls=order.calls)
 
     def _ready(self, order: orders.Ready) -> None:
-        if self._progress is None or self._cut is None or order.tensor >= len(self._calls):
-            raise PeerError(f"has elements of tensor {order.tensor}, which it does not sum yet")
+        assert self._progress is not None, "a sum begins before its elements are there"
         self._progress.make_ready(order.tensor, order.elements)
-        if order.elements == self._cut.elements[order.tensor]:
-            self._note_computed(self._progress)
+        self._note_computed(self._progress)
 
     def _note_sums(self) -> None:
         """Tell how far the iteration under way is: a script may wait for a sum before it begins the next one."""
@@ -211,13 +211,12 @@ class RankIterations:
     def _ring_done(self, order: orders.RingDone) -> None:
         if not self._is_registered:  # it was broken off
             return
-        plan, iteration = self._plan, self._protocol.iteration
-        if plan is None or not plan.routes_itself or order.iteration != iteration:
-            raise PeerError(f"has summed iteration {order.iteration} by the ring, where {iteration} comes next")
+        iteration = self._protocol.iteration
+        assert order.iteration == iteration, f"iteration {order.iteration} by the ring, where {iteration} comes next"
         self._client.note(computed=iteration)
         plan_wait_s = self._waited_s(order.asked_s, order.started_s)
         times_s = order.started_s, order.computed_s, order.finished_s
-        self._report_done(plan, plan_wait_s, *times_s, None, order.is_whole)
+        self._report_done(plan_wait_s, *times_s, None, order.is_whole)
 
     # ---- plans
 
@@ -257,7 +256,6 @@ class RankIterations:
     # ---- the end of an iteration
 
     def _end_iteration(self) -> None:
-        assert self._plan is not None
         assert self._cut is not None
         assert self._progress is not None
         end_s, cpu_s = time.monotonic(), time.process_time() - self._cpu_before_s
@@ -266,25 +264,19 @@ class RankIterations:
             m.require_fit(sums)
             self._client.send(sums)
         started_s = self._started_s or end_s
-        self._report_done(self._plan, self._plan_wait_s, started_s, self._computed_s, end_s, cpu_s, is_whole)
+        self._report_done(self._plan_wait_s, started_s, self._computed_s, end_s, cpu_s, is_whole)
 
     def _waited_s(self, asked_s: float, planned_s: float) -> float:
         """The part of the wait for a plan that lies after the last iteration's end: the script may ask before that."""
         return max(0.0, planned_s - max(asked_s, self._last_end_s))
 
     def _report_done(
-        self,
-        plan: m.Plan,
-        plan_wait_s: float,
-        started_s: float,
-        computed_s: float,
-        end_s: float,
-        cpu_s: float | None,
-        is_whole: bool,
+        self, plan_wait_s: float, started_s: float, computed_s: float, end_s: float, cpu_s: float | None, is_whole: bool
     ) -> None:
+        assert self._plan is not None
         self._client.note(exchanging=-1)
         # the ring may end an iteration before this busy agent has seen that the plane's last one had ended
         iteration, took_s = self._protocol.iteration, max(0.0, end_s - self._last_end_s)
         done = m.Done(iteration, end_s - started_s, took_s, plan_wait_s, started_s, end_s, computed_s, cpu_s, is_whole)
-        self._client.send(done, waits=iteration < plan.until)
+        self._client.send(done, waits=iteration < self._plan.until)
         self._last_end_s, self._plan = end_s, None

@@ -6,19 +6,20 @@ the message's (Cai et al., section 3.2), and reports a row for each. No socket h
 window, answers by the pushes, and a ROUTER would drop what is above its mark.
 """
 
-import struct
 import time
 from collections import defaultdict, deque
 from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import Any, NamedTuple, Protocol
+from typing import Annotated, Any, Protocol
 
+import msgspec
 import numpy as np
-import numpy.typing as npt
 import zmq
+from msgspec import Meta, Struct
 
 from nalb.errors import MachineError, PeerError
-from nalb.plane.codecs import NUMBERS, Codec
+from nalb.plane.codecs import NUMBERS, Codec, codec_by
+from nalb.plane.sums import Values
 from nalb.planning.slices import MAX_SLICE_ELEMENTS
 from nalb.protocol import wire
 from nalb.transport.client import Drained
@@ -26,24 +27,22 @@ from nalb.transport.courier import KEEP_ALIVE
 from nalb.transport.curvezmq import door_kept, node_of_user, secure_client, secure_server
 from nalb.transport.keys import NodeKeys
 
-EPOCH = 0  # of the job's members: they stay the same
-HEADER = struct.Struct("<IQIHH")  # epoch, iteration, slice, dtype, codec: 0 where the values travel as they are
-FORECAST = b"f"
-DTYPES = ("float32", "float64", "float16")
+FORECAST = b"f"  # no MessagePack array begins so
 MESSAGE_MOST = 8 * MAX_SLICE_ELEMENTS + 1024  # bytes of a frame
 PUSH_FRAMES = 2  # header and payload; a forecast is one
 READS_AT_ONCE = 16  # from one socket before the others have their turn
 
-Values = npt.NDArray[Any]
+
+class SliceHeader(Struct, frozen=True, forbid_unknown_fields=True, array_like=True, gc=False):
+    """A message's header, one MessagePack value."""
+
+    iteration: wire.Count
+    slice_index: wire.Count
+    dtype: Annotated[str, Meta(pattern=r"^float(32|64)\Z")]
+    codec: wire.Count  # its number; 0: the values travel as they are
 
 
-class SliceHeader(NamedTuple):
-    """A message's header."""
-
-    iteration: int
-    slice_index: int
-    dtype: str
-    codec: int
+_encoder, _decoder = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(SliceHeader)
 
 
 class Receiver(Protocol):
@@ -105,7 +104,6 @@ class AgentLinks:
         self._timed: deque[tuple[int, wire.SampleRow]] = deque()  # with their iterations
         # By iteration; the client's thread alone uses it.
         self._untold: defaultdict[int, list[wire.SampleRow]] = defaultdict(list)
-        self._codecs: dict[int, Codec] = {}  # that frames have come in, by number
 
     def connect(self, own_rank: int, addresses: Sequence[str], job: str) -> None:
         """Connect to all other agents. addresses: by rank; job: as in identity_of. Raises InputError where keys lack an address."""
@@ -139,12 +137,12 @@ class AgentLinks:
         socket = self.peers[rank].socket
         if is_measured:
             socket.send(FORECAST)
-        socket.send(_packed(header), zmq.SNDMORE)
+        socket.send(_encoder.encode(header), zmq.SNDMORE)
         socket.send(payload)
 
     def answer(self, ranks: Sequence[int], of: SliceHeader, payload: Any, is_measured: bool) -> None:
         """Send a sum to those that pushed parts of it: one copy for all. payload: as in `push`."""
-        header, frame, send = _packed(of), zmq.Frame(payload, copy=True), self.server.send
+        header, frame, send = _encoder.encode(of), zmq.Frame(payload, copy=True), self.server.send
         for rank in ranks:
             identity = self.peers[rank].identity
             if is_measured:
@@ -194,12 +192,9 @@ class AgentLinks:
         """The codec that a header names. Raises PeerError where it is unknown, or is none for the dtype."""
         if head.dtype != "float32":
             raise PeerError(f"sent {head.dtype} by codec {head.codec}, and codecs are for float32")
-        codec = self._codecs.get(head.codec)
-        if codec is None:
-            if head.codec not in NUMBERS:
-                raise PeerError(f"sent a slice by codec {head.codec}, which this nalb does not know")
-            codec = self._codecs[head.codec] = NUMBERS[head.codec]()
-        return codec
+        if head.codec not in NUMBERS:
+            raise PeerError(f"sent a slice by codec {head.codec}, which this nalb does not know")
+        return codec_by(head.codec)
 
     def _is_from(self, peer: _Peer, header: zmq.Frame) -> bool:
         """Whether a message comes from the node that it names, where there are keys."""
@@ -264,16 +259,8 @@ def _named(peer: _Peer, error: PeerError) -> PeerError:
     return PeerError(f"the agent of rank {peer.rank} {error}: install the same nalb everywhere, or report this")
 
 
-def _packed(header: SliceHeader) -> bytes:
-    return HEADER.pack(EPOCH, header.iteration, header.slice_index, DTYPES.index(header.dtype), header.codec)
-
-
 def _header(frame: bytes) -> SliceHeader:
     try:
-        epoch, iteration, index, dtype, codec = HEADER.unpack(frame)
-        header = SliceHeader(iteration, index, DTYPES[dtype], codec)
-    except (struct.error, IndexError):
+        return _decoder.decode(frame)
+    except msgspec.MsgspecError:
         raise PeerError("sent a header that is not ours") from None
-    if epoch != EPOCH:
-        raise PeerError(f"is in epoch {epoch}, this agent in {EPOCH}")
-    return header

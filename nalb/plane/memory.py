@@ -1,6 +1,6 @@
-"""The gradients that a training process shares with its agent: tensors in segments of memory.
+"""The gradients that a training process shares with its agent: tensors in a segment of memory.
 
-The training process makes a segment and sends its descriptor; the agent maps it.
+The training process makes a segment and sends its descriptor; the agent maps it. The next segment takes its place in both.
 """
 
 import mmap
@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from nalb.errors import PeerError
 from nalb.process.kernel_calls import memory_file
 
 ALIGNED_BYTES = 64
@@ -21,8 +20,8 @@ ALIGNED_BYTES = 64
 class OwnSegment:
     """A segment of the training process's, with a place for each tensor of an iteration."""
 
-    def __init__(self, number: int, tensors: Sequence[tuple[int, np.dtype[Any]]]):
-        self.number, self.offsets, self._tensors = number, [], tensors
+    def __init__(self, tensors: Sequence[tuple[int, np.dtype[Any]]]):
+        self.offsets, self._tensors = list[int](), tensors
         size = 0
         for elements, dtype in tensors:
             self.offsets.append(size)
@@ -43,28 +42,9 @@ class OwnSegment:
             self._map.madvise(mmap.MADV_REMOVE)
 
 
-class Segments:
-    """The segments that an agent has mapped, by number. One that is given up stays mapped while tensors lie in it."""
-
-    def __init__(self) -> None:
-        self._by_number: dict[int, mmap.mmap] = {}
-
-    def take(self, number: int, size_bytes: int, descriptor: int | None) -> None:
-        """Map a segment, and close its descriptor; forget one without a size. Raises PeerError where it is smaller than said."""
-        if not size_bytes or descriptor is None:
-            self._by_number.pop(number, None)
-            return
-        try:
-            if os.fstat(descriptor).st_size < size_bytes:
-                raise PeerError(f"segment {number} is smaller than {size_bytes} bytes")
-            self._by_number[number] = mmap.mmap(descriptor, size_bytes)
-        finally:
-            os.close(descriptor)
-
-    def tensor(self, number: int, offset_bytes: int, elements: int, dtype: str) -> npt.NDArray[Any]:
-        """A tensor in a segment. Raises PeerError where it does not lie in one."""
-        segment = self._by_number.get(number)
-        end_bytes = offset_bytes + elements * np.dtype(dtype).itemsize
-        if segment is None or end_bytes > len(segment):
-            raise PeerError(f"bytes {offset_bytes} to {end_bytes} lie in no segment {number}")
-        return np.frombuffer(segment, dtype, elements, offset_bytes)
+def mapped(size_bytes: int, descriptor: int) -> mmap.mmap:
+    """Another process's segment, which stays mapped while tensors lie in it; closes the descriptor."""
+    try:
+        return mmap.mmap(descriptor, size_bytes)
+    finally:
+        os.close(descriptor)

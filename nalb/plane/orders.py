@@ -4,7 +4,7 @@
     A -> T  Listening          where other agents reach this one
     T -> A  Peers              all agents' addresses; the agent joins the job
     A -> T  AllJoined          all processes of the job are there
-    T -> A  Segment            shared memory, whose descriptor comes with the packet
+    T -> A  Segment            shared memory of the sums that follow, whose descriptor comes with the packet
     T -> A  Called             the script would make a call that no plan covers (nalb/services/exchange/calls.py)
     A -> T  CallAgreed(k)      every rank has announced the same call k
     T -> A  TensorList         what every iteration sums, from the next one on
@@ -76,9 +76,8 @@ class AllJoined(Order, frozen=True):
 
 
 class Segment(Order, frozen=True):
-    """Shared memory; its descriptor comes with the packet. size_bytes 0: the segment is not used any more."""
+    """Shared memory of the sums that follow; its descriptor comes with the packet."""
 
-    number: Number
     size_bytes: Number
 
 
@@ -100,10 +99,9 @@ class Route(Order, frozen=True):
 
 
 class Sum(Order, frozen=True):
-    """The next tensor of the iteration, in a segment from offset_bytes on."""
+    """The next tensor of the iteration, in shared memory from offset_bytes on."""
 
     tensor: Number
-    segment: Number
     offset_bytes: Number
     calls: Number  # that the script has made so far, this one included
     asked_s: float  # when the script asked for the iteration's first sum, on the monotonic clock
@@ -147,8 +145,6 @@ class RingDone(Order, frozen=True):
 
 class ByGloo(Order, frozen=True):
     """The script begins a collective of all ranks that is gloo's alone, such as a barrier."""
-
-    collectives: Number  # of that kind so far, this one included
 
 
 class WriteKept(Order, frozen=True):

@@ -48,7 +48,6 @@ class SliceProgress:
         self._answered = bytearray(cut.first[-1])
         self._complete = list(cut.first)  # by tensor, its first slice without an answer
         self._told = [0] * len(cut.elements)  # by tensor, elements that the training process knows to be summed
-        self._answers = 0
         self.under_way_bytes = 0
         self.tensors = len(cut.elements)  # that the iteration has; fewer where it was broken off
         self.ready_tensors = 0  # the first so many tensors are there
@@ -87,15 +86,9 @@ class SliceProgress:
         return heappop(self._queue)
 
     def note_answer(self, index: int) -> int | None:
-        """Take in that a slice's sum is back; returns how many elements of its tensor to tell of as summed, or None.
-
-        Raises KeyError for an answer that came before.
-        """
-        if self._answered[index]:
-            raise KeyError(index)
+        """Take in that a slice's sum is back; returns how many elements of its tensor to tell of as summed, or None."""
         cut, tensor = self._cut, self._cut.tensor[index]
         self._answered[index] = 1
-        self._answers += 1
         place, end = self._complete[tensor], cut.first[tensor + 1]
         if index != place:
             return None
@@ -109,11 +102,7 @@ class SliceProgress:
         self._told[tensor] = elements
         return elements
 
-    def has_summed(self, tensors: int) -> bool:
-        """Whether the sums of the first so many tensors are back, where no others have begun."""
-        return self._answers == self._cut.first[tensors]
-
     @property
     def is_complete(self) -> bool:
         """Whether all sums of the iteration are back."""
-        return self.has_summed(self.tensors)
+        return self.summed_tensors >= self.tensors

@@ -4,16 +4,14 @@ import logging
 import os
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from nalb.errors import one_line
 from nalb.plane.pushing import Cut
+from nalb.plane.sums import Values
 from nalb.process.private_file import open_private
 
-Values = npt.NDArray[Any]
 log = logging.getLogger(__name__)
 
 
@@ -63,13 +61,10 @@ class Residuals:
         found = cls()
         try:
             with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-                of_tensor = {
-                    int(number): (dtype, arrays[name]) for name in arrays.files for number, dtype in [name.split()]
-                }
-                for number in range(len(of_tensor)):
-                    dtype, values = of_tensor[number]
-                    found._tensors.append((values.size, dtype))
-                    found._values.append(values)
+                for name in arrays.files:
+                    _, dtype = name.split()
+                    found._values.append(arrays[name])
+                    found._tensors.append((found._values[-1].size, dtype))
         except FileNotFoundError:
             return None
         except Exception as error:  # zipfile has many for damage, as NotImplementedError for an unknown method

@@ -5,6 +5,7 @@ part that comes early waits. A sum lives until all its parts are there. No rank 
 rank's part of this one is missing, so parts of two iterations at most wait here.
 """
 
+from collections import defaultdict
 from typing import Any
 
 import numpy as np
@@ -54,25 +55,16 @@ class SumsUnderWay:
 
     def __init__(self, parts: int):
         self._parts = parts
-        self._sums: dict[int, dict[int, OrderedSum]] = {}  # by iteration and slice
+        self._sums: dict[int, defaultdict[int, OrderedSum]] = {}  # by iteration and slice
 
     def add(self, iteration: int, index: int, place: int, values: Values) -> Values | None:
         """Take in a part of slice `index`; returns the sum, once all parts are there. Raises PeerError."""
-        sums = self._sums.get(iteration)
-        if sums is None:
-            if len(self._sums) == ITERATIONS_MOST:
-                raise PeerError(f"pushed it while sums of iterations {sorted(self._sums)} are incomplete")
-            sums = self._sums[iteration] = {}
-        one = sums.get(index)
-        if one is None:
-            one = sums[index] = OrderedSum()
-        total = one.add(place, values, self._parts)
+        if iteration not in self._sums and len(self._sums) == ITERATIONS_MOST:
+            raise PeerError(f"pushed it while sums of iterations {sorted(self._sums)} are incomplete")
+        sums = self._sums.setdefault(iteration, defaultdict(OrderedSum))
+        total = sums[index].add(place, values, self._parts)
         if total is not None:
             del sums[index]
             if not sums:
                 del self._sums[iteration]
         return total
-
-    def __len__(self) -> int:
-        """How many sums are incomplete."""
-        return sum(map(len, self._sums.values()))

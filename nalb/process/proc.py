@@ -4,7 +4,6 @@ Signals take the ids that /proc shows only if /proc is that of our own PID names
 """
 
 import os
-from pathlib import Path
 
 import psutil
 
@@ -31,16 +30,15 @@ def others() -> list[int]:
 
 
 def stopped_at(pid: int) -> int | None:
-    """The CPU time, in clock ticks, that a process stopped by a signal has used; None where the process runs or has ended.
+    """The context switches so far of a process that a signal has stopped; None where it runs or has ended, or nobody can tell.
 
-    The ticks of a process that is stopped again and again grow between the stops, unless it is idle then.
+    They grow between the stops of a process that is stopped again and again, even of an idle one.
     """
     try:
-        # Bytes, since the kernel may cut the process's name within a character.
-        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-    except OSError:  # the process has ended
+        one = psutil.Process(pid)
+        return sum(one.num_ctx_switches()) if one.status() == psutil.STATUS_STOPPED else None
+    except (psutil.Error, OSError, NotImplementedError):  # it has ended, no descriptor is left here, old kernel
         return None
-    return int(fields[11]) + int(fields[12]) if fields[0] == b"T" else None
 
 
 class Stop:
@@ -48,10 +46,10 @@ class Stop:
 
     def __init__(self) -> None:
         self._since_s = 0.0
-        self._ticks: int | None = None  # at the last look; None: it ran
+        self._switches: int | None = None  # at the last look; None: it ran
 
-    def seen(self, ticks: int | None, now_s: float) -> float:
+    def seen(self, switches: int | None, now_s: float) -> float:
         """Take in what `stopped_at` says now; returns the seconds. A process that ran in between is stopped anew."""
-        if ticks is None or ticks != self._ticks:
-            self._since_s, self._ticks = now_s, ticks
+        if switches is None or switches != self._switches:
+            self._since_s, self._switches = now_s, switches
         return now_s - self._since_s

@@ -33,7 +33,7 @@ from nalb.planning.nodes import Capacities, Node
 from nalb.planning.sites import Sites, Uplinks
 from nalb.settings import NODE_MOST
 
-VERSION = 24
+VERSION = 25
 # Round trips, in s: shorter ones fit into queues, longer ones need pacing (measured at 0.05 ms: pacing changes nothing).
 FAR_S = 0.005
 # A message beyond a bound ends the job. So each bound is out of reach of 1,000 nodes for years, or the sender keeps it too.

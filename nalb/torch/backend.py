@@ -79,8 +79,9 @@ class NalbGroup(dist.ProcessGroup):  # type: ignore[misc]
 
         nccl_options: of the script's, where NCCL has the GPUs.
         """
+        _let_go_of(_unused)
         super().__init__(options.group_rank, options.group_size)
-        self._job = job  # None: all goes to gloo
+        self._job = job if job is not None and job.is_needed else None  # None: all goes to gloo
         self._is_default = not options.global_ranks_in_group
         self._name = "" if self._is_default else options.group_id
         self._made_of = store, options.group_rank, options.group_size
@@ -93,11 +94,8 @@ class NalbGroup(dist.ProcessGroup):  # type: ignore[misc]
         self._nccl: Any = None  # once it is asked for
         self._learning = threading.Lock()  # of each device's backend
         self._knows_devices, self._by_plane = gpus_by_plane, {"cpu", "cuda"} if gpus_by_plane else set[str]()
-        if job is not None and self._is_default:  # a rank may end another group before all others do
-            if job.machine is None:
-                job.watch(self.gloo)
-            else:
-                job.unwatched.add(self.gloo)
+        if self._job is not None and self._is_default:  # a rank may end another group before all others do
+            self._job.look_after(self.gloo, is_watched=self._job.machine is None)
         self._register("cpu", KIND.GLOO, self.gloo.group)
         if torch.cuda.is_available():
             if gpus_by_plane:
@@ -257,11 +255,6 @@ def _end_groups_as_nccl() -> None:
 _end_groups_as_nccl()
 
 
-def let_go_of_unused() -> None:
-    """End gloo's threads of groups that are gone."""
-    _let_go_of(_unused)
-
-
 def _let_go_of(keys: list[int]) -> None:
     """End gloo's threads of these groups, but for those that would end only at gloo's timeout."""
     while keys:
@@ -411,7 +404,6 @@ def _rest() -> None:
 def create(options: Any, backend_options: object) -> NalbGroup:
     """Make a group; torch.distributed calls it for each. Raises InputError where another backend has the default group."""
     global _job, _meeting
-    let_go_of_unused()
     rank, size, store = options.group_rank, options.group_size, options.store
     is_default = not options.global_ranks_in_group
     if not is_default and not isinstance(dist.group.WORLD, NalbGroup):
@@ -433,5 +425,4 @@ def create(options: Any, backend_options: object) -> NalbGroup:
             atexit.register(_leave)
             Finalize(None, _leave, exitpriority=0)
     job = _job if is_default or size == dist.get_world_size() else None
-    needed = job if job and job.is_needed else None
-    return NalbGroup(options, dist.PrefixStore(_meeting, store), needed, nccl_options=backend_options)
+    return NalbGroup(options, dist.PrefixStore(_meeting, store), job, nccl_options=backend_options)

@@ -20,7 +20,7 @@ rank must be able to read all of them.
 
 import os
 import time
-from collections.abc import Iterator, Sized
+from collections.abc import Callable, Iterator, Sized
 from dataclasses import dataclass
 from functools import partial
 
@@ -37,12 +37,12 @@ from nalb.plane.front import Front
 from nalb.process.address import own_name
 from nalb.protocol.wire import FOREVER
 from nalb.services.batching import messages as m
-from nalb.services.batching.profiling import joining
+from nalb.services.batching import profiling
 from nalb.settings import Settings, for_agents
 from nalb.torch.backend import current_job
 from nalb.torch.gathering import rows_of_all
-from nalb.torch.profiling import Work, measure
 
+Work = Callable[[int], object]  # samples -> their forward and backward pass, outside DDP and without a step
 LEAST_S = 1e-9  # of a measured time
 
 
@@ -111,7 +111,7 @@ class BatchSizes:
             self._present = m.BatchSizes(0, FOREVER, gathered(own, self._ranks))
         else:
             timed = None if profile is None else partial(measure, profile)
-            self._front.send(joining(settings, self.rank, own, total, most, power, timed))
+            self._front.send(profiling.joining(settings, self.rank, own, total, most, power, timed))
             self._present = self._front.next_batch_sizes()
         self.sizes = self._present.sizes
         self.total = sum(self.sizes)
@@ -195,6 +195,19 @@ def _front(settings: Settings) -> Front:
     if job.front is None or job.machine is not None:
         raise InputError(f"{what} are chosen for one rank on each machine: start no more, or leave out --batching")
     return job.front
+
+
+def measure(work: Work, most: int) -> tuple[profiling.Points, int]:
+    """Time batches of 4, 8, 16, ... samples for the profile of LBB. Raises InputError where not one sample fits."""
+
+    def run_s(size: int) -> float:
+        begun_s = time.monotonic()
+        work(size)
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        return time.monotonic() - begun_s
+
+    return profiling.measure(run_s, most, lambda error: isinstance(error, MemoryError | torch.cuda.OutOfMemoryError))
 
 
 def gathered(own: int, ranks: int) -> list[int]:

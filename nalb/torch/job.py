@@ -51,19 +51,19 @@ class TorchJob:
         # until this rank has left: a next default group of the process must not find this store's keys
         self._store: dist.Store | None = store
         self._rank = rank
-        own_host = own_machine(os.environ), os.environ.get("LOCAL_WORLD_SIZE", "1") != "1"
-        machines = machines_of([tuple(one) for one in _told_by_all(store, "host", rank, size, own_host, "0")])
+        own = own_machine(os.environ), os.environ.get("LOCAL_WORLD_SIZE", "1") != "1", own_name(os.environ)
+        hosts = told_by_all(store, "host", rank, size, own)
+        machines = machines_of([(machine, shares) for machine, shares, _ in hosts])
         firsts = [ranks[0] for ranks in machines]
         self.is_needed = len(machines) > 1  # else the group of all ranks is gloo's alone
         self.front: Front | None = None
-        self._gloo: weakref.WeakSet[Gloo] = weakref.WeakSet()  # of all ranks that have fronts
-        self.unwatched: weakref.WeakSet[Gloo] = weakref.WeakSet()  # of all ranks, of which some may leave before all do
-        self._cut_off = 0  # looks in a row that found one cut off
+        self.groups: weakref.WeakSet[Gloo] = weakref.WeakSet()  # by which sums may go
+        self._cut_off = 0  # looks in a row that found one of them cut off
         self.machine: Machine | None = None  # None: each rank is alone on its machine
         if self.is_needed and rank in firsts:
-            hosts = _told_by_all(store, "name", firsts.index(rank), len(firsts), own_name(os.environ), "0")
+            names = [hosts[first][2] for first in firsts]
             nodes = [
-                host if hosts.count(host) == 1 else f"{host}.{first}" for host, first in zip(hosts, firsts, strict=True)
+                name if names.count(name) == 1 else f"{name}.{first}" for name, first in zip(names, firsts, strict=True)
             ]
             self.front = _join(store, firsts.index(rank), nodes)
             self.front.ends_script, self.front.waits_elsewhere = ends_script, waits_in_torch
@@ -74,23 +74,27 @@ class TorchJob:
                     machines,
                     rank,
                     self.front,
-                    lambda name, place, places: new_gloo(dist.PrefixStore(name, store), place, places, timeout),
+                    lambda name, place, places: self.look_after(
+                        new_gloo(dist.PrefixStore(name, store), place, places, timeout), self.front is not None
+                    ),
                 )
-                if self.front is not None:
-                    self.watch(self.machine.out)
             except BaseException as error:
                 self.leave(f"cannot sum on its machine: {one_line(error)}")
                 raise
 
-    def watch(self, gloo: Gloo) -> None:
-        """End the job where this group waits for what cannot come. Its ranks all have fronts, so they stay until all leave."""
-        gloo.is_watched = True
-        self._gloo.add(gloo)
+    def look_after(self, gloo: Gloo, is_watched: bool) -> Gloo:
+        """Note one of the groups by which sums may go, and return it.
+
+        is_watched: whether to end the job where this rank waits in it for what cannot come. Then no rank may leave while another
+        one waits in it.
+        """
+        gloo.is_watched = is_watched
+        self.groups.add(gloo)
+        return gloo
 
     def _why_in_vain(self) -> str | None:
         """Why this rank waits in gloo for what cannot come; answered once."""
-        groups = [*self._gloo, *(() if self.machine is None else self.machine.at_home)]
-        self._cut_off = self._cut_off + 1 if any(one.is_cut_off() for one in groups) else 0
+        self._cut_off = self._cut_off + 1 if any(one.is_cut_off() for one in list(self.groups)) else 0
         is_sure = self._cut_off == CUT_OFF_LOOKS
         return "waits for other ranks in gloo, which has lost a connection to one of them" if is_sure else None
 
@@ -114,9 +118,8 @@ class TorchJob:
 
     def _has_lost_one(self) -> bool:
         """Whether another rank may have ended: then this one's error may be gloo's, which only follows from that."""
-        at_home = () if self.machine is None else self.machine.at_home
         with suppress(OSError):  # this process has no descriptor left
-            return any(one.has_lost_one() for one in (*self._gloo, *self.unwatched, *at_home))
+            return any(one.has_lost_one() for one in self.groups)
         return False
 
     def _word_of_machine(self, store: dist.Store, key: str, failed: str | None) -> str | None:
@@ -124,12 +127,9 @@ class TorchJob:
 
         failed: why this rank does; None: it may follow from another one's end, and others must not take it for the reason.
         """
-        with suppress(JobFailed, RuntimeError):  # the store is gone
-            if failed is None:
-                is_told = _asked(partial(store.check, [key]), WORD_S, "0")
-                return str(_asked(partial(store.get, key), WORD_S, "0"), "utf-8") if is_told else None
-            own = failed if self.front is not None else f"has rank {self._rank}, which {failed}"
-            return str(_asked(partial(store.compare_set, key, "", own), WORD_S, "0"), "utf-8")
+        own = f"has rank {self._rank}, which {failed}" if failed and self.front is None else failed or ""
+        with suppress(JobFailed):  # the store is gone
+            return str(_asked(partial(store.compare_set, key, "", own), WORD_S), "utf-8") or None
         return None
 
 
@@ -141,19 +141,19 @@ def meet(store: dist.Store, rank: int, size: int) -> str:
     a new word. So ranks that have all read the same have met.
     """
     end_s = monotonic() + store.timeout.total_seconds()
-    words = _told_by_all(store, "word", rank, size, secrets.token_hex(8), "0")
+    words = told_by_all(store, "word", rank, size, secrets.token_hex(8))
     pause_s = FIRST_LOOK_S
     while True:
         name = hashlib.sha256(" ".join(words).encode()).hexdigest()[:16]
         _tell(store, f"read/{name}/", rank, True)
         keys = [f"read/{name}/{one}" for one in range(size)]
-        if _asked(partial(store.check, keys), ANSWER_S, "0"):  # to wait for them would have torch warn each time
+        if _asked(partial(store.check, keys), ANSWER_S):  # to wait for them would have torch warn each time
             return name
         if monotonic() > end_s:
-            raise _absent(store, keys, f"come within {store.timeout.total_seconds():g} s", rank, "0")
+            raise _absent(store, keys, f"come within {store.timeout.total_seconds():g} s", rank)
         sleep(pause_s)
         pause_s = min(2 * pause_s, LONGEST_LOOK_S)
-        words = _told(store, [f"word{one}" for one in range(size)], "0")
+        words = _told(store, [f"word{one}" for one in range(size)])
 
 
 def waits_in_torch(thread: int) -> bool:
@@ -189,9 +189,7 @@ def _join(store: dist.Store, rank: int, nodes: Sequence[str]) -> Front:
     front = Front(start, settings.startup_s, settings.silence_s)
     told = front.listening.address, front.listening.coordinator or coordinator
     try:
-        _tell(store, "agent", rank, told)
-        _await_agents(store, nodes, settings.startup_s)
-        agents = _told(store, [f"agent{one}" for one in range(size)], nodes[0])
+        agents = told_by_all(store, "agent's address", rank, size, told, settings.startup_s, nodes)
         front.join([one for one, _ in agents], agents[0][1])
     except BaseException as error:
         front.close(f"did not join the job: {one_line(error)}")
@@ -213,48 +211,62 @@ def _innermost(store: dist.Store) -> dist.Store:
     return store
 
 
-def _await_agents(store: dist.Store, nodes: Sequence[str], within_s: float) -> None:
-    """Wait until the store has all agents. torch would wait for half an hour. Raises JobFailed, which says whose is missing."""
-    end_s = monotonic() + within_s
-    for rank, node in enumerate(nodes):
-        left_s = max(end_s - monotonic(), 0.1)
-        if not _await(store, [f"agent{rank}"], nodes[0], left_s):
-            detail = f"has not told within {within_s:g} s where its agent listens: see its output"
-            failure = Failure(cause=Cause.ABSENT, detail=detail, role="worker", node=node, phase=Phase.START)
-            raise JobFailed(failure, PeerError.exit_code)
+def told_by_all(
+    store: dist.Store, name: str, rank: int, size: int, own: Any, within_s: float = 0.0, nodes: Sequence[str] = ()
+) -> list[Any]:
+    """What all ranks tell, by rank. Raises JobFailed, which names a rank that is missing.
 
-
-def _await(store: dist.Store, keys: list[str], host: str, within_s: float) -> bool:
-    """Wait until the store has the keys; whether it has. Raises JobFailed where the store is gone.
-
-    host: the node of the store.
+    within_s: 0: the store's timeout. nodes: the names of the ranks' nodes, where they are known.
     """
+    _tell(store, name, rank, own)
+    keys, within_s = [f"{name}{one}" for one in range(size)], within_s or store.timeout.total_seconds()
+    if not _await(store, keys, within_s):
+        raise _absent(store, keys, f"told its {name} within {within_s:g} s", rank, nodes)
+    return _told(store, keys)
+
+
+def _tell(store: dist.Store, name: str, rank: int, own: Any) -> None:
+    _asked(partial(store.set, f"{name}{rank}", json.dumps(own)), ANSWER_S)
+
+
+def _told(store: dist.Store, keys: list[str]) -> list[Any]:
+    """The values of keys that the store has."""
+    # all with one question: a far store would take long to answer one for each
+    return [json.loads(one) for one in _asked(partial(store.multi_get, keys), ANSWER_S)]
+
+
+def _absent(store: dist.Store, keys: list[str], what: str, rank: int, nodes: Sequence[str] = ()) -> JobFailed:
+    """The failure that the store has not all keys, of which each rank tells one."""
+    missing = next((one for one, key in enumerate(keys) if not _asked(partial(store.check, [key]), ANSWER_S)), rank)
+    who, role, node = ("", "worker", nodes[missing]) if nodes else (f"rank {missing} ", None, None)
+    detail = f"{who}has not {what}: see its output"
+    failure = Failure(cause=Cause.ABSENT, detail=detail, role=role, node=node, phase=Phase.START)
+    return JobFailed(failure, PeerError.exit_code)
+
+
+def _await(store: dist.Store, keys: list[str], within_s: float) -> bool:
+    """Wait until the store has the keys; whether it has. Raises JobFailed where the store is gone."""
     end_s = monotonic() + within_s
     while (turn_s := min(end_s - monotonic(), TURN_S)) > LEAST_S:
-        turn_end_s = monotonic() + turn_s
-        try:
-            _asked(partial(store.wait, keys, timedelta(seconds=turn_s)), turn_s + ANSWER_S, host)
+        if _asked(partial(_has_come, store, keys, turn_s), turn_s + ANSWER_S):
             return True
-        except JobFailed:
-            raise
-        except RuntimeError as error:
-            if turn_end_s - monotonic() > NOT_OVER_S:
-                raise _gone(error, host) from None
     return False
 
 
-def _answered(call: Callable[[], T], host: str) -> T:
-    """What a call of the store's returns that waits for nobody. Raises JobFailed where the store is gone, or does not answer."""
+def _has_come(store: dist.Store, keys: list[str], within_s: float) -> bool:
+    """Whether the store has the keys in time. Raises torch's RuntimeError where the store is gone."""
+    end_s = monotonic() + within_s
     try:
-        return _asked(call, ANSWER_S, host)
-    except JobFailed:
-        raise
-    except RuntimeError as error:
-        raise _gone(error, host) from None
+        store.wait(keys, timedelta(seconds=within_s))
+        return True
+    except RuntimeError:
+        if end_s - monotonic() > NOT_OVER_S:
+            raise
+        return False
 
 
-def _asked(call: Callable[[], T], within_s: float, host: str) -> T:
-    """What a call of the store's returns. Raises its errors, and JobFailed where it does not return in time.
+def _asked(call: Callable[[], T], within_s: float) -> T:
+    """What a call of the store's returns. Raises JobFailed where the store is gone, or does not answer in time.
 
     A wait of torch's that has taken its time tells the store so, and waits for its word without limit. A store whose host is
     stopped or out of reach never answers. Then the thread that asks it stays behind.
@@ -271,39 +283,8 @@ def _asked(call: Callable[[], T], within_s: float, host: str) -> T:
     try:
         return answer.result(within_s)
     except futures.TimeoutError:
-        raise _without_store("does not answer", host) from None
-
-
-def _gone(error: RuntimeError, host: str) -> JobFailed:
-    return _without_store(f"is gone ({one_line(error)})", host)
-
-
-def _without_store(what: str, host: str) -> JobFailed:
-    detail = f"torch's store {what}, which worker {host} or its launcher holds"
-    return JobFailed(Failure(cause=Cause.NO_COORDINATOR, detail=detail, phase=Phase.START), PeerError.exit_code)
-
-
-def _tell(store: dist.Store, name: str, rank: int, own: Any) -> None:
-    store.set(f"{name}{rank}", json.dumps(own))
-
-
-def _told(store: dist.Store, keys: list[str], host: str) -> list[Any]:
-    """The values of keys that the store has."""
-    # all with one question: a far store would take long to answer one for each
-    return [json.loads(one) for one in _answered(partial(store.multi_get, keys), host)]
-
-
-def _told_by_all(store: dist.Store, name: str, rank: int, size: int, own: Any, host: str) -> list[Any]:
-    """What all ranks tell, by rank, within the store's timeout. Raises JobFailed."""
-    _tell(store, name, rank, own)
-    keys, within_s = [f"{name}{one}" for one in range(size)], store.timeout.total_seconds()
-    if not _await(store, keys, host, within_s):
-        raise _absent(store, keys, f"told its {name} within {within_s:g} s", rank, host)
-    return _told(store, keys, host)
-
-
-def _absent(store: dist.Store, keys: list[str], what: str, rank: int, host: str) -> JobFailed:
-    """The failure that the store has not all keys, of which each rank tells one."""
-    missing = next((one for one, key in enumerate(keys) if not _answered(partial(store.check, [key]), host)), rank)
-    detail = f"rank {missing} has not {what}: see its output"
-    return JobFailed(Failure(cause=Cause.ABSENT, detail=detail, phase=Phase.START), PeerError.exit_code)
+        what = "does not answer"
+    except RuntimeError as error:
+        what = f"is gone ({one_line(error)})"
+    detail = f"torch's store {what}, which rank 0 or its launcher holds"
+    raise JobFailed(Failure(cause=Cause.NO_COORDINATOR, detail=detail, phase=Phase.START), PeerError.exit_code)

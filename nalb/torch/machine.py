@@ -43,13 +43,10 @@ class Machine:
         self._begun: list[dist.Work] = []  # sums under way, and those that failed; each keeps its tensors
         self._thrown_out = ""  # by which error, where a call was ended half-way
         place = ranks.index(rank), len(ranks)  # a rank alone is a group of one, in which sums and copies do nothing
-        self._sums = new_gloo(f"machine{self.number}/sums", *place)
+        self.sums = new_gloo(f"machine{self.number}/sums", *place)
         self._copies = new_gloo(f"machine{self.number}/copies", *place)
-        self.at_home = self._sums, self._copies
         if front is not None:
-            self.out = new_gloo("machines", self.number, len(machines))
-            for one in self.at_home:
-                one.is_watched = True
+            self._out = new_gloo("machines", self.number, len(machines))
             self._outward = ThreadPoolExecutor(1, "nalb-out")
             self._homeward = ThreadPoolExecutor(1, "nalb-home")
 
@@ -92,17 +89,17 @@ class Machine:
     def _begin(self, tensor: torch.Tensor, group: str) -> dist.Work:
         if self._front is None:
             # a clone: the copy may come before gloo is done with the sum here
-            self._sums.group.allreduce([tensor.clone()])
+            self.sums.group.allreduce([tensor.clone()])
             return self._copies.group.broadcast(tensor, 0)
         work = SumWork(tensor)
-        at_home = self._sums.begun(self._sums.group.allreduce([tensor]))
+        at_home = self.sums.begun(self.sums.group.allreduce([tensor]))
         gone = self._outward.submit(self._go_out, self._front, tensor, group, at_home)
         self._homeward.submit(self._come_home, tensor, gone, work)
         return work
 
     def _go_out(self, front: Front, tensor: torch.Tensor, group: str, at_home: dist.Work) -> dist.Work:
         at_home.wait()
-        return add_up(front, tensor, group, lambda: self.out.begun(self.out.group.allreduce([tensor])))
+        return add_up(front, tensor, group, lambda: self._out.begun(self._out.group.allreduce([tensor])))
 
     def _come_home(self, tensor: torch.Tensor, gone: "Future[dist.Work]", work: SumWork) -> None:
         try:

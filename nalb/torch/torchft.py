@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import _DistributedBackendOptions
 from torchft.process_group import ProcessGroupWrapper
 
-from nalb.torch.backend import NalbGroup, let_go_of_unused
+from nalb.torch.backend import NalbGroup
 from nalb.torch.job import TorchJob
 
 __all__ = ["ProcessGroupNalb"]
@@ -29,10 +29,8 @@ class ProcessGroupNalb(ProcessGroupWrapper):  # type: ignore[misc]
     def _create_pg(self, store: dist.Store, rank: int, world_size: int) -> NalbGroup:
         options = _DistributedBackendOptions()
         options.group_rank, options.group_size, options.timeout = rank, world_size, self._timeout
-        job = TorchJob(dist.PrefixStore("job", store), rank, world_size, self._timeout, ends_script=False)
-        self._job = job
-        let_go_of_unused()  # torchft has dropped the group of the quorum before
-        return NalbGroup(options, store, job if job.is_needed else None, gpus_by_plane=True)
+        self._job = TorchJob(dist.PrefixStore("job", store), rank, world_size, self._timeout, ends_script=False)
+        return NalbGroup(options, store, self._job, gpus_by_plane=True)
 
     def abort(self, errored: bool = True) -> None:
         """Leave the quorum. The other replicas' sums raise an error: whoever is left forms another one.

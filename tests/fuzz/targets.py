@@ -15,7 +15,7 @@ from nalb.checkpoints import folder as checkpoints
 from nalb.checkpoints.file import DIGEST_BYTES, LENGTH_BYTES, MAGIC, Header, encode
 from nalb.errors import CheckpointError, InputError, PeerError
 from nalb.launch.hosts import load_hosts
-from nalb.plane.codecs import NUMBERS
+from nalb.plane.codecs import NUMBERS, codec_by
 from nalb.protocol import wire
 from nalb.reporting.record import read_record
 from nalb.services import composition
@@ -72,10 +72,9 @@ def unpack_piece(data: bytes) -> None:
 
 def decode_slice(data: bytes) -> None:
     """Between agents: the codec's number in a byte, and a slice's frame. What is accepted decodes alike again."""
-    kind = NUMBERS.get(data[0] if data else 0)
-    if kind is None:
+    if not data or data[0] not in NUMBERS:
         return
-    codec = kind()
+    codec = codec_by(data[0])
     with suppress(PeerError):
         values = codec.decode(data[1:])
         assert len(data) - 1 == codec.frame_bytes(values.size)
@@ -159,9 +158,8 @@ def corpus(target: str) -> list[bytes]:
         return [bytes([len(frames[0])]) + b"".join(frames) for frames in messages]
     if target == "codecs":
         values = np.random.default_rng(0).standard_normal(300).astype(np.float32)
-        values[7:9] = np.nan, -np.inf
-        some, parts = [kind() for kind in NUMBERS.values()], (values, values[200:])
-        return [bytes([one.number, *one.encode(part, np.zeros_like(part))]) for one in some for part in parts]
+        frames = [(number, codec_by(number).encode(part)) for number in NUMBERS for part in (values, values[200:])]
+        return [bytes([number, *(frame or b"")]) for number, frame in frames]
     if target == "conversation":
         return [honest_conversation(5), *(honest_conversation(2, kind) for kind in range(len(KINDS)))]
     if target == "checkpoint":

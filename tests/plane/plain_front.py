@@ -35,8 +35,7 @@ class PlainFront:
         self.send(orders.Start(rank, size, f"n{rank}", address, starts))
         self.registrations = self.calls = 0
         self.early = deque()
-        self.memory = self.tensors = None
-        self.segments = 0
+        self.tensors = None
         self.made.append(self)
 
     def close(self):
@@ -74,14 +73,12 @@ class PlainFront:
         (dtype,) = {sum_dtype(one) for one in self.dtypes}
         self.send(orders.TensorList(specs, True, 0))
         self.registrations += 1
-        number, self.segments = self.segments, self.segments + 1
         descriptor = os.memfd_create("test")
         size_bytes = max(sum(sizes) * np.dtype(dtype).itemsize, 1)
         os.ftruncate(descriptor, size_bytes)
         whole = np.frombuffer(mmap.mmap(descriptor, size_bytes), dtype, sum(sizes))
-        self.send(orders.Segment(number, size_bytes), descriptor)
+        self.send(orders.Segment(size_bytes), descriptor)
         os.close(descriptor)
-        self.memory = number
         ends = np.cumsum([0, *sizes])
         self.tensors = [whole[start:stop] for start, stop in pairwise(ends)]
         self.offsets = [int(end) * whole.itemsize for end in ends]
@@ -106,7 +103,7 @@ class PlainFront:
 
     def sum(self, index, asked_s=0.0, planned_s=0.0):
         """Ask for the sum of a tensor that is not ready yet."""
-        self.send(orders.Sum(index, self.memory, self.offsets[index], self.calls, asked_s, planned_s))
+        self.send(orders.Sum(index, self.offsets[index], self.calls, asked_s, planned_s))
 
     def wait(self, tensors=None):
         """Wait for the sums."""

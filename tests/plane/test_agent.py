@@ -12,6 +12,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 import zmq
@@ -19,7 +20,7 @@ import zmq
 from nalb.events import IterationEvent
 from nalb.failures import Cause
 from nalb.plane import orders
-from nalb.plane.links import HEADER, identity_of
+from nalb.plane.links import SliceHeader, identity_of
 from nalb.reporting.run_file import read_events
 from nalb.services.exchange import messages as m
 from nalb.services.exchange.calls import announcement
@@ -31,6 +32,7 @@ pytestmark = pytest.mark.jobs
 ROOT = Path(__file__).parents[2]
 MARK = "NALB_TEST_RUN"
 NODES = ("n0", "n1")
+HEADER = msgspec.msgpack.encode(SliceHeader(0, 0, "float32", 0))
 
 
 @pytest.fixture
@@ -102,8 +104,11 @@ def sum_once(fronts, random, tensors=None, add_up=sequential):
     for front in fronts:
         front.wait(tensors)
     for index in range(len(fronts[0].tensors) if tensors is None else tensors):
-        expected = rounded_to(dtypes[index], add_up([part[index] for part in parts]))
-        assert all(front.tensors[index].tobytes() == expected.tobytes() for front in fronts), index
+        expected, arrived = rounded_to(dtypes[index], add_up([part[index] for part in parts])), fronts[0].tensors[index]
+        assert rounded_to(dtypes[index], arrived).tobytes() == expected.tobytes(), (
+            index
+        )  # slices with NaN travel as they are
+        assert len({front.tensors[index].tobytes() for front in fronts}) == 1, index
     return routes[0].first
 
 
@@ -230,6 +235,77 @@ def test_sums_of_fewer_bytes(environment, precision):
     off = rounded_sums(fronts, np.random.default_rng(0), 200)
     assert max(off) <= 4 * STEPS[precision]  # at most one rounding of each rank's, not one of each round's
     leave(fronts)
+
+
+@pytest.mark.filterwarnings("ignore:invalid value", "ignore:overflow")
+@pytest.mark.parametrize("precision", ["float16", "int8", "int4"])
+def test_slices_beyond_a_precision(environment, tmp_path, precision):
+    """They travel as they are: all ranks get the same bits, with infinities and NaN where a loop over ranks has them."""
+    environment.setenv("NALB_PRECISION", precision)
+    environment.setenv("NALB_VERIFY_SUMS", "1")
+    fronts, random = [PlainFront(rank, 3) for rank in range(3)], np.random.default_rng(0)
+    meet(fronts)
+    special = (
+        (np.nan, 1, 1),
+        (1, np.inf, -np.inf),
+        (1, -np.inf, 1),
+        (1e38, 1, -1e38),
+        (2e38, 2e38, 1),
+        (5e37, 5e37, 5e37),
+    )
+    sizes = [20_000, *[1500] * len(special)]
+    for front in fronts:
+        front.register(sizes)
+    for number in range(4):
+        parts = [[random.standard_normal(size).astype(np.float32) for size in sizes] for _ in fronts]
+        if number == 1:
+            for tensor, values in enumerate(special, 1):
+                for part, value in zip(parts, values, strict=True):
+                    part[tensor][5] = value
+        for front, part in zip(fronts, parts, strict=True):
+            front.route()
+            for shared, values in zip(front.tensors, part, strict=True):
+                shared[:] = values
+        for front in fronts:
+            front.begin()
+        for front in fronts:
+            front.wait()
+        for tensor in range(len(sizes)):
+            expected, arrived = sequential([part[tensor] for part in parts]), fronts[0].tensors[tensor]
+            assert len({front.tensors[tensor].tobytes() for front in fronts}) == 1, tensor
+            assert (np.isnan(arrived) == np.isnan(expected)).all(), tensor
+            assert (np.isinf(arrived) == np.isinf(expected)).all(), tensor
+            if number == 1 and tensor:
+                assert arrived[5] == pytest.approx(expected[5], rel=0.02, nan_ok=True)
+            if tensor < len(special):  # the last one's parts have a precision's steps: what it takes of them is large
+                off = np.delete(np.abs(arrived - expected), 5)
+                assert off.max() <= 8 * STEPS[precision] * np.delete(np.abs(expected), 5).max()
+    for front in fronts:
+        front.send(orders.WriteKept(str(tmp_path / f"{front.rank}.npz")))
+        front.hear(orders.KeptWritten)
+        with np.load(tmp_path / f"{front.rank}.npz") as kept:
+            assert all(np.isfinite(kept[name]).all() for name in kept.files)
+    leave(fronts)
+
+
+def test_slices_that_travel_whole_are_no_lies(environment, tmp_path):
+    """Where all gradients overflow four times the planned bytes arrive, and those who say so are believed."""
+    environment.setenv("NALB_PRECISION", "int8")
+    environment.setenv("NALB_SAMPLES", str(tmp_path / "samples.jsonl"))
+    fronts = [PlainFront(rank, 2) for rank in range(2)]
+    meet(fronts)
+    for front in fronts:
+        front.register([1_000_000])
+    for value in (1, 1, np.nan, 1):
+        for front in fronts:
+            front.route()
+            front.tensors[0][:] = value
+        for front in fronts:
+            front.begin()
+        for front in fronts:
+            front.wait()
+    leave(fronts)
+    assert [event.rejected for event in iterations_in(tmp_path)] == [{}] * 4
 
 
 def sums_over_a_restart(folder, restarts_at):
@@ -421,7 +497,7 @@ def test_encrypted_sums(tmp_path):
         stranger.setsockopt(zmq.LINGER, 0)
         stranger.setsockopt(zmq.ROUTING_ID, identity_of(1, "another"))
         stranger.connect(listening[0].address)
-        stranger.send_multipart([HEADER.pack(0, 0, 0, 0, 0), b"1234" * 5])
+        stranger.send_multipart([HEADER, b"1234" * 5])
         for front in fronts:
             front.register([70_000])
         random = np.random.default_rng(2)
@@ -459,7 +535,7 @@ def test_malformed_messages_of_strangers(environment):
             [b"f", b"f"],
             [b"x", b""],
             [b"x"] * 7,
-            [HEADER.pack(0, 0, 0, 0, 0), b"1234", b"more"],
+            [HEADER, b"1234", b"more"],
         ):
             stranger.send_multipart(frames)
         for front in fronts:
@@ -490,6 +566,26 @@ def test_memory_is_bounded(environment):
     assert (
         max(grown_kb) < 2 * (4 * elements / 1024) + 8192
     )  # if it kept one sum in six, it would hold more after 12 iterations
+    leave(fronts)
+
+
+def test_memory_of_earlier_shapes_is_given_back(environment):
+    """A script may change its model's shape again and again."""
+    environment.setenv("NALB_SCHEME", "average")
+    fronts, random = [PlainFront(rank, 2) for rank in range(2)], np.random.default_rng(4)
+    meet(fronts)
+    before_kb = [own_kilobytes(front.agent.pid) for front in fronts]
+    for number in range(100):
+        for front in fronts:
+            front.register([20_000 + number, 3000])
+        sum_once(fronts, random)
+        for front in fronts:
+            front.send(orders.BreakOff())
+    for front, kb in zip(fronts, before_kb, strict=True):
+        process = Path(f"/proc/{front.agent.pid}")
+        assert (process / "maps").read_text().count("memfd:test") <= 2
+        assert sum("memfd:test" in os.readlink(one) for one in (process / "fd").iterdir()) <= 2
+        assert own_kilobytes(front.agent.pid) < kb + 8192
     leave(fronts)
 
 

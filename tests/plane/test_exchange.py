@@ -4,6 +4,9 @@ import numpy as np
 import pytest
 
 from experiments.plane_in_process import PlaneInProcess
+from nalb.errors import PeerError
+from nalb.plane.links import SliceHeader
+from nalb.plane.pushing import Cut
 from nalb.planning.precisions import STEPS
 from nalb.planning.slices import HALVES, PRECISIONS
 from nalb.protocol.wire import Levels
@@ -147,3 +150,72 @@ def test_sums_by_sites_are_equal_and_their_digests_right(dtype, most_off):
             received = np.array([x.plain for x in sums[0].received])
             assert np.allclose(sent, received, atol=1e-2)
     assert rounds.off < most_off
+
+
+# Of each tensor, what ranks 0 to 3 have at one place: no codec takes a part, an answer or a site's sum, or several of these.
+SPECIAL = (
+    (np.nan, 1, 1, 1),
+    (1, np.inf, 1, -np.inf),
+    (1, 1, 1e38, 1),
+    (1e38, 1, 1, -1e38),
+    (6e37, 1, 1, 6e37),
+    (6e37, 6e37, 1, 1),
+    (3e38, 1, 1, 3e38),
+    (6e4, 6e4, 1, 1),
+)
+
+
+@pytest.mark.parametrize("levels", [None, Levels([0, 0, 1, 1], [0, 1, 2, 3], [])], ids=["one level", "sites"])
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("dtype", ["float32", *HALVES])
+def test_slices_that_no_codec_takes_travel_as_they_are(dtype, precision, levels):
+    """All ranks hold the same, with infinities and NaN where a loop over ranks has them. What was kept before arrives too."""
+    job, random = PlaneInProcess(4, [600] * len(SPECIAL), levels, verify=True, dtype=dtype), np.random.default_rng(4)
+    off, place = np.zeros((len(SPECIAL), 600)), 7
+    for number, one in enumerate([precision] * 5 + ["float32"]):
+        job.cut(one)
+        parts = rounded_to(dtype, random.standard_normal((4, *off.shape)).astype(np.float32))
+        if number == 3:
+            parts[:, :, place] = rounded_to(dtype, np.array(SPECIAL, np.float32).T)
+        for row, rank_parts in zip(job.values, parts, strict=True):
+            for values, part in zip(row, rank_parts, strict=True):
+                values[:] = part
+        owners = random.integers(0, 4, len(job.layout.slices)).tolist()
+        leaders = [m.SiteLeaders([one if one in site else site[0] for one in owners], []) for site in ([0, 1], [2, 3])]
+        job.sum(owners, leaders=leaders if levels else ())
+        sums = np.array(job.values[0])
+        assert {np.array(row).tobytes() for row in job.values} == {sums.tobytes()}
+        if number == 3:
+            p0, p1, p2, p3 = parts[:, :, place]
+            with np.errstate(all="ignore"):
+                expected = (p0 + p1) + (p2 + p3) if levels else ((p0 + p1) + p2) + p3
+            assert np.allclose(sums[:, place], expected, rtol=0.03, equal_nan=True)
+        parts[:, :, place] = sums[:, place] = 0
+        off += parts.sum(axis=0, dtype=np.float64) - sums
+    assert np.abs(off).max() < (1e-5 if dtype == "float32" else 0.2)
+
+
+@pytest.mark.parametrize(
+    ("rank", "header", "text"),
+    [
+        (0, SliceHeader(0, 0, "float32", 0), "slice 0, which was not pushed to it"),  # the second one
+        (2, SliceHeader(0, 1, "float32", 0), "slice 1, which was not pushed to it"),
+        (0, SliceHeader(0, 1 << 40, "float32", 0), "slice 1099511627776, which was not pushed to it"),
+        (0, SliceHeader(1, 1, "float32", 0), "slice 1 of iteration 1, which is not under way"),
+        (0, SliceHeader(0, 1, "float64", 0), "slice 1 of float32 in float64"),
+    ],
+)
+def test_answers_that_were_not_asked_for(rank, header, text):
+    job = PlaneInProcess(3, SIZES)
+    exchange, cut = job.exchanges[1], Cut(job.layout)
+    plan = m.Plan(0, 0, 0, "average", False, [], [0] * len(job.layout.slices), [])
+    progress = exchange.begin(0, plan, cut)
+    for number, elements in enumerate(SIZES):
+        exchange.add_tensor(np.ones(elements, np.float32))
+        progress.make_ready(number, elements)
+    exchange.push()
+    first = SliceHeader(0, 0, "float32", 0)
+    assert (exchange.room(0, first) == 1).all()
+    exchange.answered(first, None)
+    with pytest.raises(PeerError, match=text):
+        exchange.room(rank, header)

@@ -2,13 +2,14 @@
 
 from contextlib import contextmanager
 
+import msgspec
 import numpy as np
 import pytest
 import zmq
 
 from nalb.errors import PeerError
 from nalb.plane.codecs import codec_of
-from nalb.plane.links import HEADER, AgentLinks, SliceHeader, identity_of
+from nalb.plane.links import AgentLinks, SliceHeader, identity_of
 from nalb.transport.keys import make_keys
 
 VALUES = np.linspace(-1, 1, 600, dtype=np.float32)
@@ -104,6 +105,28 @@ def test_frames_that_no_agent_sends(header, payload, text):
             read(b, Receiver())
 
 
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"",
+        b"f",
+        b"\0" * 20,
+        [0, 0, "float32"],
+        [0, 0, "float32", 0, 0],
+        [-1, 0, "float32", 0],
+        [0, 1 << 63, "float32", 0],
+        [0, 0, "float16", 0],
+        [0, 0, "float32\n", 0],
+    ],
+)
+def test_headers_that_are_none(header):
+    with two() as (a, b):
+        frame = header if isinstance(header, bytes) else msgspec.msgpack.encode(header)
+        a.peers[1].socket.send_multipart([frame, VALUES.data])
+        with pytest.raises(PeerError, match="agent of rank 0 sent a header that is not ours"):
+            read(b, Receiver())
+
+
 def test_an_answer_of_another_length():
     with two() as (a, b):
         a.push(1, SliceHeader(0, 0, "float32", 0), VALUES.data, False)  # a ROUTER answers those it has heard of
@@ -126,7 +149,7 @@ def test_what_strangers_push_is_not_taken(is_encrypted):
         stranger.setsockopt(zmq.ROUTING_ID, identity)
         stranger.connect(b.address)
         for _ in range(2):
-            stranger.send_multipart([HEADER.pack(0, 0, 9, 0, 0), VALUES[:1].data])
+            stranger.send_multipart([msgspec.msgpack.encode(SliceHeader(0, 9, "float32", 0)), VALUES[:1].data])
         receiver = Receiver()
         a.push(1, SliceHeader(0, 1, "float32", 0), VALUES.data, False)
         while not receiver.slices or b.server.poll(200):

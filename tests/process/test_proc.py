@@ -44,9 +44,25 @@ def test_a_name_that_the_kernel_cuts_within_a_character_is_no_matter(tmp_path: P
             one.kill()
 
 
+def test_an_idle_process_that_is_stopped_again_is_told_from_one_that_still_is():
+    with subprocess.Popen(["sleep", "20"]) as one:
+        try:
+            told = []
+            for _ in range(5):
+                os.kill(one.pid, signal.SIGSTOP)
+                os.waitpid(one.pid, os.WUNTRACED)
+                told.append(stopped_at(one.pid))
+                assert stopped_at(one.pid) == told[-1]
+                os.kill(one.pid, signal.SIGCONT)
+            assert len(set(told)) == 5
+        finally:
+            one.kill()
+    assert stopped_at(one.pid) is None
+
+
 def test_a_stop_begins_anew_where_the_process_has_run_in_between():
     stop, looks = Stop(), [(None, 1.0), (7, 2.0), (7, 5.0), (8, 6.0), (8, 6.5), (None, 7.0), (8, 9.0)]
-    assert [stop.seen(ticks, now_s) for ticks, now_s in looks] == [0, 0, 3, 0, 0.5, 0, 0]
+    assert [stop.seen(switches, now_s) for switches, now_s in looks] == [0, 0, 3, 0, 0.5, 0, 0]
 
 
 @pytest.mark.root

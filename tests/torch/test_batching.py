@@ -1,6 +1,7 @@
 """Batch sizes on real processes of PyTorch."""
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from nalb.reporting.run_file import read_events
 from tests.torch import ranks
 
 STEPS = 14  # sizes are chosen after the sixth
+LEAST_S = 0.001  # of a run that is measured
 SLOW_S = 0.1  # that unequal.py makes rank 0 sleep while it computes
 
 
@@ -89,3 +91,34 @@ def test_a_rank_alone_has_all_samples(
             BatchSizes(100, 4, most=3)
     finally:
         dist.destroy_process_group()
+
+
+@pytest.mark.torch
+def test_sizes_of_a_profile_double_up_to_the_most() -> None:
+    from nalb.torch.batching import measure
+
+    runs: list[int] = []
+
+    def work(size: int) -> None:
+        runs.append(size)
+        time.sleep(LEAST_S)
+
+    points, limit = measure(work, most=20)
+    assert runs == [4] * 4 + [8] * 4 + [16] * 4, "two runs set a size up, two are timed"
+    assert [size for size, _ in points] == [4, 8, 16]
+    assert all(elapsed_s >= LEAST_S for _, elapsed_s in points)
+    assert limit == 20
+
+
+@pytest.mark.torch
+def test_sizes_of_a_profile_end_where_memory_ends() -> None:
+    from nalb.torch.batching import measure
+
+    def work(size: int) -> None:
+        if size > 8:
+            raise MemoryError
+        time.sleep(LEAST_S)
+
+    points, limit = measure(work, most=1000)
+    assert [size for size, _ in points] == [4, 8]
+    assert limit == 8

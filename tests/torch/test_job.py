@@ -35,15 +35,28 @@ def test_ranks_meet_where_the_store_has_keys_of_others() -> None:
 def test_a_rank_whose_agent_is_missing_is_named_in_time() -> None:
     import torch.distributed as dist
 
-    from nalb.torch.job import _await_agents
+    from nalb.torch.job import told_by_all
 
     store = dist.HashStore()
     store.set_timeout(timedelta(minutes=30))
-    store.set("agent0", "[]")
-    with pytest.raises(JobFailed) as raised:
-        _await_agents(store, ["n0", "n1"], 0.2)
+    with pytest.raises(JobFailed, match=r"worker n1 has not told its agent's address within 0\.2 s") as raised:
+        told_by_all(store, "agent's address", 0, 2, ["here"], 0.2, ["n0", "n1"])
     failure = raised.value.failure
     assert (failure.cause, failure.role, failure.node) == (Cause.ABSENT, "worker", "n1")
+
+
+@pytest.mark.torch
+def test_a_rank_whose_store_goes_while_ranks_meet_is_told_so() -> None:
+    import torch.distributed as dist
+
+    from nalb.torch.job import meet
+
+    class Gone(dist.HashStore):
+        def check(self, _: object) -> bool:
+            raise RuntimeError("Connection reset by peer")
+
+    with pytest.raises(JobFailed, match=r"torch's store is gone \(RuntimeError: Connection reset by peer\), which"):
+        meet(Gone(), 0, 1)
 
 
 @pytest.mark.torch

@@ -20,13 +20,16 @@ class PassingBytes:
         self._shares: deque[Ints] = deque(maxlen=REMEMBERED)  # of each plan, shape (N,), the last one's last
         self._slices = 0  # of the last plan
 
-    def note(self, plan: Distribution | None, push_part: float = 1.0) -> None:
-        """Take in the plan of the next iteration; None: MXNet routes it. push_part: the most bytes pushed per byte of an answer."""
+    def note(self, plan: Distribution | None, whole_part: float = 1.0) -> None:
+        """Take in the plan of the next iteration; None: MXNet routes it.
+
+        whole_part: the bytes of values that travel as they are, per planned byte: pushes may, and slices that no codec takes.
+        """
         self._slices = 0 if plan is None else len(plan.server_of_slice)
         if plan is not None:
             shares = np.array(plan.shares_bytes, dtype=np.int64)
             led = 0 if plan.by_site is None else 2 * np.array(plan.by_site.led_bytes, dtype=np.int64)
-            self._shares.append(np.ceil((shares + led) * max(1.0, push_part)).astype(np.int64))
+            self._shares.append(np.ceil((shares + led) * whole_part).astype(np.int64))
 
     def most(self, iterations: int) -> Floats:
         """The most bytes over the last iterations, for the servers on each node, shape (N,); infinite where MXNet routes.

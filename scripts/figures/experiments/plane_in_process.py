@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import zmq
 
-from nalb.plane.codecs import NUMBERS, Codec
-from nalb.plane.exchange import AgentExchange, SiteRanks
+from nalb.plane.codecs import codec_by
+from nalb.plane.exchange import AgentExchange, sites_of
 from nalb.plane.links import AgentLinks, SliceHeader
 from nalb.plane.pushing import Cut
 from nalb.planning.slices import Tensor, build_layout, wire_dtype
@@ -57,11 +57,8 @@ class PlaneInProcess:
         """elements: of each tensor. levels: the sites; None: sums have one level. dtype: the script's."""
         self.queue: deque[Callable[[], None]] = deque()
         self.iteration = -1
-        self._codecs: dict[int, Codec] = {}
         self.exchanges = [
-            AgentExchange(
-                cast("AgentLinks", _Links(rank, self)), SiteRanks.of(rank, size, levels), lambda *_: None, verify
-            )
+            AgentExchange(cast("AgentLinks", _Links(rank, self)), rank, sites_of(size, levels), lambda *_: None, verify)
             for rank in range(size)
         ]
         self._values = [[np.zeros(count, np.float32) for count in elements] for _ in range(size)]
@@ -114,25 +111,19 @@ class PlaneInProcess:
     def drop_kept(self) -> None:
         """Forget what rounding took, as if there were no error feedback."""
         for exchange in self.exchanges:
-            exchange.drop_kept()
+            exchange.residuals = None
 
     def take_push(self, source: int, target: int, header: SliceHeader, frame: bytes) -> None:
         """A slice that `source` has pushed."""
-        codec = self._codec(header)
-        values = np.frombuffer(frame, header.dtype) if codec is None else codec.decode(frame)
+        values = codec_by(header.codec).decode(frame) if header.codec else np.frombuffer(frame, header.dtype)
         self.exchanges[target].pushed(source, header, values)
 
     def take_answer(self, source: int, target: int, header: SliceHeader, frame: bytes) -> None:
         """A sum that `source` has answered with."""
         values = self.exchanges[target].room(source, header)
-        if (codec := self._codec(header)) is None:
+        if header.codec:
+            codec_by(header.codec).decode_into(frame, values)
+            self.exchanges[target].answered(header, zmq.Frame(frame))
+        else:
             values[:] = np.frombuffer(frame, header.dtype)
             self.exchanges[target].answered(header, None)
-        else:
-            codec.decode_into(frame, values)
-            self.exchanges[target].answered(header, zmq.Frame(frame))
-
-    def _codec(self, header: SliceHeader) -> Codec | None:
-        if header.codec and header.codec not in self._codecs:
-            self._codecs[header.codec] = NUMBERS[header.codec]()
-        return self._codecs.get(header.codec)
