@@ -4,7 +4,6 @@ Every mistake is an InputError of one line that names the file and the field. Un
 """
 
 import ipaddress
-import socket
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -14,6 +13,7 @@ from msgspec import Meta, Struct
 from nalb import toml_file
 from nalb.errors import InputError
 from nalb.launch.roles import Place
+from nalb.process.address import address_of
 
 DEFAULT_ROOT_PORT = 9091  # ps-lite's customary root port; the coordinator takes the next port
 DEFAULT_PYTHON = "python3"
@@ -125,9 +125,9 @@ def load_hosts(path: str | Path) -> HostsFile:
 def look_up(host: str, where: str, remedy: str) -> str:
     """The IPv4 address of a host. Raises InputError, which begins with `where` and says to give `remedy`."""
     try:
-        return socket.gethostbyname(host)
-    except (OSError, UnicodeError) as error:  # UnicodeError: it cannot be a host name at all
-        why = error.strerror if isinstance(error, OSError) else "it is not a name"
+        return address_of(host)
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is neither a name nor an address"
         raise InputError(f"{where} {host!r} is not known ({why}): give {remedy}") from None
 
 

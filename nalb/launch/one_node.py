@@ -5,7 +5,6 @@ with the job's own messages. The coordinator runs on node 0.
 """
 
 import os
-import socket
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -15,7 +14,7 @@ from nalb.launch.encryption import Encryption
 from nalb.launch.hosts import DEFAULT_ROOT_PORT
 from nalb.launch.roles import Place, ProcessSpec, Program
 from nalb.options import JobOptions, options_in
-from nalb.process.address import own_address, own_name
+from nalb.process.address import address_of, own_address, own_name
 from nalb.settings import STARTUP_S, check_node
 from nalb.transport.keys import key_path, load_keys
 
@@ -84,9 +83,9 @@ def _resolved(host: str, for_s: float, say: Callable[[str], None]) -> str:
     end_s, is_told = time.monotonic() + for_s, False
     while True:
         try:
-            return socket.gethostbyname(host)
-        except (OSError, UnicodeError) as error:
-            if time.monotonic() > end_s or isinstance(error, UnicodeError):
+            return address_of(host)
+        except (OSError, ValueError) as error:
+            if time.monotonic() > end_s or isinstance(error, ValueError):
                 raise InputError(f"--root {host}: is not known ({error}): give node 0's name or IPv4 address") from None
         if not is_told:
             say(f"nalb launch: {host} is not known yet: asking for up to {for_s:g} s")

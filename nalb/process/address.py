@@ -3,6 +3,7 @@
 import ipaddress
 import socket
 from collections.abc import Mapping
+from contextlib import suppress
 
 import psutil
 
@@ -55,6 +56,17 @@ def own_address(environ: Mapping[str, str], master: str | None = None, given_by:
             f"{given_by}{master} leads to {found} on this machine, which others do not reach: set NALB_ADDRESS to its IP address"
         )
     return found
+
+
+def address_of(host: str) -> str:
+    """The IPv4 address of a host. Raises OSError where its name is not known, and ValueError where it is no name.
+
+    The C library takes numbers for addresses too, such as 4 for 0.0.0.4. Nobody means these.
+    """
+    with suppress(OSError):  # it is no address
+        socket.inet_aton(host)
+        return str(ipaddress.IPv4Address(host))
+    return socket.gethostbyname(host)
 
 
 def _checked(text: str) -> str:

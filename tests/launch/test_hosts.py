@@ -116,6 +116,7 @@ def test_words_reach_the_hosts_shell_whole(tmp_path: Path) -> None:
         ),
         ("[[hosts]]\nname = 'a/b'\naddress = '10.0.0.1'", "hosts[0].name is 'a/b': give 1 to 63 letters"),
         ("[[hosts]]\nname = 'a'\naddress = 'nowhere.invalid'", "hosts[0].address: 'nowhere.invalid' is not known"),
+        ("[[hosts]]\nname = 'a'\naddress = '1.2'", "hosts[0].address: '1.2' is not known (it is neither a name nor"),
         (
             "[defaults]\ncolour = 'red'\n[[hosts]]\nname = 'a'\naddress = '10.0.0.1'",
             "defaults.colour is unknown: use user",

@@ -4,7 +4,7 @@ import pytest
 
 from nalb.errors import InputError
 from nalb.process import address
-from nalb.process.address import interface_of, own_address
+from nalb.process.address import address_of, interface_of, own_address
 
 
 @pytest.mark.parametrize(
@@ -46,6 +46,15 @@ def test_a_loopback_address_serves_ranks_of_one_machine_only(monkeypatch):
     assert own_address({"MASTER_ADDR": "vm", "LOCAL_WORLD_SIZE": "4", "WORLD_SIZE": "4"}) == "127.0.1.1"
     with pytest.raises(InputError, match="set NALB_ADDRESS"):
         own_address({"MASTER_ADDR": "vm", "LOCAL_WORLD_SIZE": "2", "WORLD_SIZE": "4"})
+
+
+def test_a_number_is_no_address():
+    """The C library takes each of these for an address, as 4 for 0.0.0.4."""
+    assert address_of("10.0.0.1") == "10.0.0.1"
+    assert address_of("localhost") == "127.0.0.1"
+    for number in ("4", "1.2", "0x7f000001", "010.0.0.1"):
+        with pytest.raises(ValueError, match=r"Expected 4 octets|Leading zeros"):
+            address_of(number)
 
 
 def test_machines_of_one_name_are_told_apart(tmp_path, monkeypatch):
