@@ -45,6 +45,7 @@ class Pace:
 
     scheme: str
     iterations: int  # how many count
+    jobs: int  # whose iterations these are: each start of a script is one
     iteration_s: float  # from the slowest worker's end to the next one's
     exchange_s: float  # the slowest worker's time from first push to last pull
     exposed_s: float  # the part of the exchange that computing does not hide
@@ -109,6 +110,7 @@ def pace_of(scheme: str, steps: Sequence[Step], shared: Iterable[SharedUplinkEve
     return Pace(
         scheme,
         len(steps),
+        len({id(step.ready) for step in steps}),
         iteration_s,
         exchange_s,
         shown_s,

@@ -28,6 +28,7 @@ from nalb.schemes import SCHEMES, Scheme
 from nalb.units import GOODPUT_PART
 
 BOTH = "both"  # directions
+MEMBERS = ", "  # between the names of nodes that share an uplink
 LEVEL_PART = 0.03  # relative difference: times nearer than this count as level
 REFUTED_PART = 1.1  # of the exchange: what would need longer by its rate has another rate
 NOT_NALBS = ("gloo",)  # series of a comparison that have a routing of their own and no record in SCHEMES
@@ -73,7 +74,8 @@ class Thing:
         if self.kind is LimitKind.LINK:
             return f"{self.where}'s {'link (up and down)' if self.direction == BOTH else f'{self.direction}link'}"
         if self.kind is LimitKind.UPLINK:
-            return f"the uplink that {self.where} shares" + ("" if self.direction == BOTH else f", {self.direction}")
+            shares = "share" if MEMBERS in self.where else "shares"
+            return f"the uplink that {self.where} {shares}" + ("" if self.direction == BOTH else f", {self.direction}")
         if self.kind in (LimitKind.PAIR, LimitKind.WAY):
             return f"the way from {self.where} to {self.direction}"
         if self.kind in (LimitKind.CORES, LimitKind.COMPUTING):
@@ -169,8 +171,10 @@ def _of_exchange(step: Step, shares: Floats, groups: Sequence[SharedUplinkEvent]
     for node, cores_s in event.cores_s.items():
         if cores_s:
             found[Thing(LimitKind.CORES, node)] = cores_s, RateSource.PROVEN
+    declared = [] if event.configured is None else _declared_sides(event.configured)
     for group in groups:
-        found |= _of_group(group, nodes, shares)
+        if set(group.nodes) not in declared:
+            found |= _of_group(group, nodes, shares)
     return {thing: _within(need, step.communication_s) for thing, need in found.items()}
 
 
@@ -225,8 +229,17 @@ def _as_ways(found: Needs, one: str, other: str) -> Needs:
 def _of_group(group: SharedUplinkEvent, nodes: Sequence[Node], shares: Floats) -> Needs:
     """What crosses between a group of nodes and the others, over the uplink that they seem to share."""
     slower = min(group.up_bytes_per_s, group.down_bytes_per_s)
-    thing = Thing(LimitKind.UPLINK, ", ".join(group.nodes), BOTH)
+    thing = Thing(LimitKind.UPLINK, MEMBERS.join(group.nodes), BOTH)
     return {thing: (_crossing_bytes(group.nodes, nodes, shares) / slower, RateSource.PROVEN)} if slower > 0 else {}
+
+
+def _declared_sides(configured: Rates) -> list[set[str]]:
+    """The nodes on either side of each uplink that the network file declares: who shares one is known."""
+    nodes, found = set(configured.site_of), []
+    for site in configured.uplinks:
+        members = {name for name, of in configured.site_of.items() if of == site}
+        found += [members, nodes - members]
+    return found
 
 
 def _of_declared_sites(configured: Rates, nodes: Sequence[Node], shares: Floats) -> Needs:

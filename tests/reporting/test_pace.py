@@ -6,6 +6,7 @@ import pytest
 
 from nalb.reporting.pace import pace_of, paces
 from nalb.reporting.step_costs import BOTH, LimitKind, RateSource, Thing
+from nalb.reporting.table import pace_table
 from tests.reporting.paced import MB, rates, step, timeline
 
 LINK = LimitKind.LINK
@@ -105,4 +106,6 @@ def test_each_round_of_a_script_has_its_own_warm_up():
     for number in range(3):
         one_job = [step(4 * number + place, "average", 3.0) for place in range(4)]
         steps += [replace(one, ready=one_job[0].ready, is_first=one is one_job[0]) for one in one_job]
-    assert paces(timeline(*steps))[0].iterations == 6
+    (pace,) = paces(timeline(*steps))
+    assert (pace.iterations, pace.jobs) == (6, 3)
+    assert str(pace_table(pace).title).endswith("(medians of 6, of 3 jobs)")

@@ -99,6 +99,17 @@ def test_declared_sites_need_what_crosses_their_uplinks_where_sums_have_one_leve
     assert found[Thing(LINK, "n2", "up")] == (pytest.approx(18 * 1514 / 1448 / 90), RateSource.CONFIGURED)
 
 
+@pytest.mark.parametrize(("members", "others"), [(["n0", "n1"], ["n2", "n3"]), (["n2", "n3"], ["n0", "n1"])])
+def test_an_uplink_that_is_declared_has_no_second_row_where_it_is_noticed(members, others):
+    """A search for shared uplinks may find it, and cannot tell the side."""
+    sites = {"n0": "east", "n1": "east", "n2": "west", "n3": "west"}
+    one = step(configured=rates([90] * 4, uplinks={"east": (20 * MB, 40 * MB)}, site_of=sites))
+    noticed = SharedUplinkEvent(
+        at_s=0.0, iteration=1, nodes=members, others=others, up_bytes_per_s=12 * MB, down_bytes_per_s=24 * MB
+    )
+    assert needs(one, [noticed]) == needs(one)
+
+
 def test_pairs_cores_and_shared_uplinks():
     group = SharedUplinkEvent(
         at_s=0.0, iteration=1, nodes=["n0", "n1"], others=["n2", "n3"], up_bytes_per_s=12 * MB, down_bytes_per_s=24 * MB
@@ -109,7 +120,9 @@ def test_pairs_cores_and_shared_uplinks():
     assert found[Thing(LimitKind.CORES, "n2")][0] == 1.5
     assert Thing(LimitKind.CORES, "n1") not in found
     # two workers push 6 MB each to the other side, and get 6 MB each from it; so do the others
-    assert found[Thing(LimitKind.UPLINK, "n0, n1", BOTH)][0] == pytest.approx(24 / 12)
+    thing = Thing(LimitKind.UPLINK, "n0, n1", BOTH)
+    assert found[thing][0] == pytest.approx(24 / 12)
+    assert thing.words == "the uplink that n0, n1 share"
 
 
 def test_workers_compute_and_wait():
