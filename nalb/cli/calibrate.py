@@ -6,11 +6,10 @@ from rich.table import Table
 
 from nalb.cli.flags import HIGH_ALPHA_BYTES, LOW_ALPHA_BYTES, add_process_flags, job_options
 from nalb.compare.calibration import calibrate, ladder
-from nalb.compare.progress import show_table
-from nalb.errors import InputError
+from nalb.compare.progress import table_text
+from nalb.errors import InputError, as_text
 from nalb.launch.roles import mxnet_program
 from nalb.launch.run_dir import make_run_dir
-from nalb.launch.supervisor import print_line
 from nalb.workloads import NAMES
 from netem.network_file import find_network, load_network
 from netem.rootless import ensure_privilege
@@ -44,7 +43,9 @@ def main(args: argparse.Namespace) -> int:
     mxnet_program(()).require()
     ensure_privilege()
     network = load_network(find_network(args.network))
-    times = calibrate(network, args.replay, alphas, args.rounds, options, make_run_dir(args.out))
+    run_dir = make_run_dir(args.out)
+    print(as_text(f"run directory: {run_dir}"), flush=True)
+    times = calibrate(network, args.replay, alphas, args.rounds, options, run_dir)
     table = Table(title=f"replay {args.replay} on {network.name}, shares by the configured rates")
     for heading in ("alpha bytes", "slice bytes", "communication s", "over best"):
         table.add_column(heading, justify="right")
@@ -52,6 +53,6 @@ def main(args: argparse.Namespace) -> int:
     best = min(medians, key=lambda alpha: medians[alpha])
     for alpha, median in medians.items():
         table.add_row(f"{alpha:.4g}", str(times[alpha].slice_bytes), f"{median:.3f}", f"{median / medians[best]:.3f}")
-    show_table(table)
-    print_line(f"alpha = {best:.4g} bytes: use --alpha-bytes {best:.4g}, or NALB_ALPHA_BYTES={best:.4g}")
+    print(table_text(table))
+    print(f"alpha = {best:.4g} bytes: use --alpha-bytes {best:.4g}, or NALB_ALPHA_BYTES={best:.4g}")
     return 0

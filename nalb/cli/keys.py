@@ -21,7 +21,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Make the keys, write the files and print their paths. Raises InputError."""
+    """Make the keys, write the files and print their paths. Raises InputError, MachineError where the disk is full."""
     if args.hosts is not None:
         addresses = {place.name: place.address for place in load_hosts(args.hosts).places()}
     else:

@@ -68,7 +68,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--one-level", action="store_true", help="sum over all machines at once, although they name their sites"
     )
     parser.add_argument(
-        "--batching", choices=BATCHINGS, help="who sizes the batches (default: the script); docs/batching.md"
+        "--batching",
+        type=_batching,
+        choices=BATCHINGS,
+        help="who sizes the batches (default: the script); docs/batching.md",
     )
     add_batch_flags(parser)
     parser.add_argument(
@@ -96,6 +99,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--print-env", action="store_true", help="print each process's environment and command, start nothing"
     )
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND", help="after --: what each worker runs")
+
+
+def _batching(word: str) -> str:
+    """A type for argparse that raises InputError for the batching that a scheme brings with it."""
+    if word == JOINT_BATCHING:
+        raise InputError(f"--batching {word} is a scheme's own: give --scheme {word}, and leave out --batching")
+    return word
 
 
 def main(args: argparse.Namespace) -> int:

@@ -6,12 +6,14 @@ Each subcommand has a module of its name with configure(parser) and main(args) -
 import argparse
 import errno
 import importlib
+import logging
 import os
 import signal
 import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import NoReturn
 
 from nalb import __version__
@@ -36,6 +38,7 @@ SUBCOMMANDS = {
 }
 COMPLETION = "--print-completion"
 INTERRUPTED_CODE = 130
+PATHS = ("FILE", "DIR", "LOGDIR", "NETWORK")  # metavars of what may be paths
 NETWORKS = {"bash": "_nalb_networks", "zsh": "_nalb_networks"}  # the shells' functions that complete a network
 COMPLETE_NETWORKS = {  # carried networks and files
     "bash": '_nalb_networks() {{ compgen -W "{names}" -- "$1"; compgen -f -- "$1"; }}',
@@ -48,6 +51,16 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise InputError(f"{message}: `{self.prog} --help` says what there is")
+
+    def _get_value(self, action: argparse.Action, word: str) -> object:
+        """Take a leading ~ for the home, as shells do not behind `--flag=`. That of --checkpoints may be of other machines."""
+        if word.startswith("~") and action.metavar in PATHS and action.dest != "checkpoints":
+            try:
+                word = str(Path(word).expanduser())
+            except RuntimeError:
+                name = next(iter(action.option_strings), action.metavar)
+                raise InputError(f"{name} {word}: no home of that name is known here: give the whole path") from None
+        return super()._get_value(action, word)
 
     def _check_value(self, action: argparse.Action, value: object) -> None:
         if action.choices is not None and value not in action.choices:
@@ -63,6 +76,9 @@ def _parsed(parser: argparse.ArgumentParser, words: Sequence[str], command: str)
     flags = [flag for action in _actions(parser) for flag in action.option_strings if flag.startswith("--")]
     try:
         args, left = parser.parse_known_args(words)
+    except SystemExit:  # after --help and the like
+        sys.stdout.flush()  # at Python's own end an error would be a traceback
+        raise
     except InputError:
         own = words[: words.index("--")] if "--" in words else words
         given = [word for word in own if word.startswith("--") and own[0] in SUBCOMMANDS]
@@ -139,6 +155,7 @@ def run(argv: Sequence[str] | None = None) -> int:
     command = " ".join(["nalb", *chosen])
     try:
         is_completion = words[:1] and words[0].partition("=")[0] == COMPLETION
+        _spare_matplotlib_a_home()
         with _interrupts_end_at_once(command):
             parser = build_parser(*(SUBCOMMANDS if is_completion else chosen))
         args = _parsed(parser, words, command)
@@ -169,6 +186,16 @@ def run(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         _tell(f"{command}: interrupted")
         return INTERRUPTED_CODE
+
+
+def _spare_matplotlib_a_home() -> None:
+    """Prepare for imports of matplotlib, which fail for a user without a home, and warn where it cannot be written.
+
+    Where the folder for its caches cannot be made, matplotlib makes one of its own, and removes it at the end.
+    """
+    if os.path.expanduser("~") == "~":
+        os.environ.setdefault("MPLCONFIGDIR", os.devnull)
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)
 
 
 @contextmanager

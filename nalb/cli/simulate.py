@@ -22,7 +22,7 @@ from nalb.cli.flags import (
     parse_number,
     tensors_of,
 )
-from nalb.compare.progress import new_console, show_table
+from nalb.compare.progress import new_console, table_text
 from nalb.compare.variants import ONE_LEVEL
 from nalb.errors import InputError, did_you_mean
 from nalb.extensions import ESTIMATOR_GROUP, SCHEME_GROUP, estimators_with, is_own, load_scheme
@@ -140,9 +140,11 @@ def main(args: argparse.Namespace) -> int:
     setting = Setting(rounded, cut, capacities, args.rounds, estimator, *_slice_flags(args), wire)
     if not flows and len(nodes) > SLICES_UP_TO:
         print(f"nalb simulate: {len(nodes)} nodes slice by slice: this can take minutes", file=sys.stderr)
+    console = new_console(to_stderr=True)
+    no_bar = not console.is_terminal  # elsewhere it would be an empty line
     times_s = {
         name: (times_by_flows if flows else times_by_slices)(scheme, setting)
-        for name, scheme in track(schemes.items(), "simulating", console=new_console(to_stderr=True), transient=True)
+        for name, scheme in track(schemes.items(), "simulating", console=console, transient=True, disable=no_bar)
     }
     by = "flows" if flows else "slices"
     medians_s = {name: median_s(times) for name, times in times_s.items()}
@@ -173,7 +175,7 @@ def main(args: argparse.Namespace) -> int:
     table = Table("scheme", "time s", "x bound", title=title)
     for name, time_s in medians_s.items():
         table.add_row(name, f"{time_s:.4g}", f"{ratio(time_s, rounded_bound_s):.3f}")
-    show_table(table)
+    print(table_text(table))
     if is_rounded:
         print(f"bound with these precisions {rounded_bound_s:.4g} s: x bound is against it")
         print("\n".join(explain_precisions(PrecisionModel(nodes, tensors, capacities), precisions)))
@@ -247,7 +249,7 @@ def _simulate_parallel(args: argparse.Namespace) -> int:
         seconds, fetched_mb = run.iteration_s(), run.fetched_bytes / 1e6 / iterations
         row = f"{seconds:.4g}", f"{total / seconds:.4g}", f"{run.helped / run.tokens:.0%}", f"{fetched_mb:.4g}"
         table.add_row(name, *row)
-    show_table(table)
+    print(table_text(table))
     for name, (_, reason) in rows.items():
         if reason:
             print(f"{name}: {reason}")
@@ -320,6 +322,6 @@ def _simulate_run(args: argparse.Namespace, wire: MessageWeight) -> int:
     for scheme, row in rows.items():
         part = ratio(row.simulated_s, row.measured_s)
         table.add_row(scheme, f"{row.measured_s:.3f}", f"{row.simulated_s:.3f}", f"{part:.3f}")
-    show_table(table)
+    print(table_text(table))
     print(f"median error of {len(judged)} iterations: {median_error(judged):.1%}")
     return 0

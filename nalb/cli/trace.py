@@ -7,7 +7,7 @@ import msgspec
 from rich.table import Table
 
 from nalb.cli.flags import check_run
-from nalb.compare.progress import show_table
+from nalb.compare.progress import table_text
 from nalb.errors import InputError, as_text
 from nalb.reporting.page import replace_file
 from nalb.reporting.record import read_timeline, without_iterations
@@ -41,6 +41,6 @@ def main(args: argparse.Namespace) -> int:
     for row in exposures(record):
         times = (f"{value:.3f}" for value in (row.iteration_s, row.communication_s, row.exposed_s))
         table.add_row(row.scheme, *times, f"{row.hidden_part:.0%}")
-    show_table(table)
+    print(table_text(table))
     print(as_text(f"trace: {path} (open it in ui.perfetto.dev, or the Performance panel of Chrome's DevTools)"))
     return 0

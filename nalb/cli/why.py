@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from nalb.cli.flags import check_run, parse_names
-from nalb.compare.progress import show_table
+from nalb.compare.progress import table_text
 from nalb.errors import InputError
 from nalb.reporting.pace import paces
 from nalb.reporting.precisions import precision_lines
@@ -37,7 +37,7 @@ def main(args: argparse.Namespace) -> int:
             raise InputError(f"--schemes: the run has no {min(unknown)!r}: choose of {', '.join(timeline.steps)}")
         found = [pace for pace in found if pace.scheme in words]
     for pace in found:
-        show_table(pace_table(pace, None if args.all else SHOWN))
+        print(table_text(pace_table(pace, None if args.all else SHOWN)))
         print(f"{pace.scheme}: {pace.sentence or 'nothing is known of links and workers'}")
         for line in precision_lines({pace.scheme: timeline.steps[pace.scheme]}):
             print(line)

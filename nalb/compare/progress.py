@@ -39,13 +39,22 @@ def say(text: str) -> None:
     print_line(f"nalb compare: {text}")
 
 
-def show_table(table: Table, least_width: int = 0) -> None:
-    """Print a table at least `least_width` characters wide; the command goes on where nobody reads it."""
+def table_text(table: Table, least_width: int = 0) -> str:
+    """A table as text for stdout, at least `least_width` characters wide.
+
+    Raises OSError where stdout does not take what was printed before: rich flushes it too, and then ends the process silently.
+    """
+    sys.stdout.flush()
     console = new_console()
     console.width = max(least_width, console.width)
     with console.capture() as captured:
         console.print(table)
-    print_line(captured.get().rstrip("\n"))
+    return captured.get().rstrip("\n")
+
+
+def show_table(table: Table, least_width: int = 0) -> None:
+    """Print a table at least `least_width` characters wide; the command goes on where nobody reads it."""
+    print_line(table_text(table, least_width))
 
 
 class Lines:

@@ -444,6 +444,4 @@ def _print(text: str) -> None:
         discard_output()
         if is_full(error):
             with suppress(OSError):
-                print(
-                    f"nalb launch: standard output: {error.strerror}: only the logs go on", file=sys.stderr, flush=True
-                )
+                print(f"nalb: standard output: {error.strerror}: only the logs go on", file=sys.stderr, flush=True)

@@ -208,7 +208,7 @@ class Half(Codec):
         np.maximum(work, np.uint32(0x38800000), out=work)  # of 2^-14
         np.add(work, np.uint32(0x07800000), out=work)
         np.abs(exact, out=decoded)
-        np.multiply(decoded, self.UP, out=decoded)  # infinite from 2^16 on
+        np.multiply(decoded, self.UP, out=decoded)
         np.multiply(decoded, self.BACK, out=decoded)
         np.add(decoded, work.view(np.float32), out=decoded)
         np.right_shift(bits, np.uint32(13), out=work)

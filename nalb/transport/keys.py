@@ -18,7 +18,7 @@ from pathlib import Path
 import zmq
 from zmq.utils import z85
 
-from nalb.errors import InputError
+from nalb.errors import InputError, MachineError, is_full
 from nalb.process.private_file import open_private
 from nalb.settings import Settings
 
@@ -86,8 +86,10 @@ def key_path(folder: str | os.PathLike[str], node: str) -> Path:
 def write_keys(folder: Path, keys: Mapping[str, NodeKeys], force: bool = False) -> None:
     """Write a file of mode 0600 for each node into a directory of mode 0700, which is made if it does not exist.
 
-    Raises InputError where a file exists, unless `force` is set, and where the files cannot be written.
+    Raises InputError where a file exists, unless `force` is set, and where the files cannot be written; MachineError where the disk
+    is full. Then it leaves no file of these keys.
     """
+    made: list[Path] = []
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         _check_modes(folder, folder.stat(), "700")
@@ -98,8 +100,13 @@ def write_keys(folder: Path, keys: Mapping[str, NodeKeys], force: bool = False) 
             path.unlink()
         for node, one in keys.items():
             with open(key_path(folder, node), "x", opener=open_private, encoding="ascii") as file:
+                made.append(key_path(folder, node))
                 file.write(one.text())
     except OSError as error:
+        for path in made:
+            path.unlink()
+        if is_full(error):
+            raise MachineError(f"{folder}: {error.strerror}: make room there, or choose another directory") from None
         raise InputError(f"{folder}: keys cannot be written there ({error.strerror}): choose another") from None
 
 

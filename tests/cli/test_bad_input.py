@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from nalb.cli.main import run
+from tests.networks import needs_privilege
 
 NODE = '[[nodes]]\nname = "n0"\nup_mbp = 200\ndown_mbps = 100\n'
 LOOPBACK_HOSTS = "".join(f"[[hosts]]\nname = '{name}'\naddress = '127.0.0.{k}'\n" for k, name in enumerate("ab", 1))
@@ -32,9 +33,19 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("launch --local 3+ -- true", "nalb launch: --local 3+: choose 1 to 64 nodes"),
         ("launch --local 40+25 -- true", "nalb launch: --local 40+25: choose 1 to 64 nodes"),
         ("launch --local 2 --hosts a.toml -- true", "nalb launch: argument --hosts: not allowed with argument --local"),
-        ("launch --network . -- true", "nalb launch: '.' is a folder: give a path, or one of "),
-        ("launch --network wan4-statik -- true", "no network file 'wan4-statik': did you mean 'wan4-static'?"),
-        ("launch --network one.toml -- true", "one.toml: nodes[0].up_mbp is unknown: did you mean 'up_mbps'? use up_"),
+        pytest.param(
+            "launch --network . -- true", "nalb launch: '.' is a folder: give a path, or one of ", marks=needs_privilege
+        ),
+        pytest.param(
+            "launch --network wan4-statik -- true",
+            "no network file 'wan4-statik': did you mean 'wan4-static'?",
+            marks=needs_privilege,
+        ),
+        pytest.param(
+            "launch --network one.toml -- true",
+            "one.toml: nodes[0].up_mbp is unknown: did you mean 'up_mbps'? use up_",
+            marks=needs_privilege,
+        ),
         (
             "launch --hosts loopback.toml -- true",
             "hosts[0].address: 127.0.0.1 is this machine's loopback, which no oth",
@@ -46,6 +57,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "--batching asp is how MXNet's own KVStores train: add --scheme stock",
         ),
         ("launch --local 2 --framework torch --batching asp -- true", "--batching asp is of MXNet alone: leave it out"),
+        (
+            f"launch {LOCAL} --batching joint -- true",
+            "--batching joint is a scheme's own: give --scheme joint, and leave out --batching",
+        ),
         (
             f"launch {LOCAL} --batching lb-bsp --batch-most 5,6,7 -- true",
             "--batch-most='5, 6, 7': give one number of samples for all workers, or 2 with commas",
@@ -64,6 +79,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "launch --local 2 --framework tensorflow -- true",
             "--framework 'tensorflow' is unknown: choose of mxnet, torch",
         ),
+        (f"launch {LOCAL} --out=~nobody-here/x -- true", "--out ~nobody-here/x: no home of that name is known here"),
         (f"launch {LOCAL} --out /dev/null/x -- true", "--out /dev/null/x: Not a directory: choose another"),
         (
             f"launch {LOCAL} --parallel fela --weights 1,2 --subset 9 -- true",

@@ -1,6 +1,11 @@
+import os
+import subprocess
+import sys
+
 import pytest
 
 from nalb.cli.main import run
+from nalb.errors import MachineError
 
 
 @pytest.mark.parametrize(
@@ -20,6 +25,17 @@ def test_mistakes_are_refused_before_anything_is_made(tmp_path, capsys, flag, va
     assert line.startswith("nalb calibrate: ")
     assert line.endswith(says)
     assert not out.exists()
+
+
+@pytest.mark.mxnet
+@pytest.mark.root
+def test_a_full_disk_under_stdout_is_told_before_anything_is_measured(tmp_path):
+    command = f"{sys.executable} -m nalb.cli.main calibrate --out {tmp_path / 'run'} > /dev/full"
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, env=environment)
+    says = "nalb calibrate: standard output: No space left on device: make room there\n"
+    assert (done.returncode, done.stderr) == (MachineError.exit_code, says)
+    assert not list((tmp_path / "run").iterdir())
 
 
 @pytest.mark.parametrize(("flag", "value"), [("--alpha-bytes", "1000"), ("--estimator", "paper")])

@@ -23,6 +23,7 @@ from nalb.protocol.wire import FAR_S
 from nalb.reporting.about_file import read_about
 from nalb.reporting.parallel_file import read_parallels
 from nalb.reporting.run_file import read_events, read_run
+from tests.networks import needs_privilege
 
 
 def nalb(*words, timeout_s=240):
@@ -126,6 +127,7 @@ def test_a_comparison_on_the_plane_for_pytorch_needs_no_framework(tmp_path):
 
 
 @pytest.mark.skipif(importlib.util.find_spec("torch") is not None, reason="PyTorch is installed here")
+@needs_privilege
 def test_without_torch_nothing_is_started(tmp_path, capsys):
     code = run(["compare", "--network", "wan4-static", "--replay", "mobilenet", "--schemes", "stock,gloo",
                 "--out", str(tmp_path / "run")])  # fmt: skip
@@ -272,9 +274,9 @@ def test_a_comparison_that_is_cut_short_leaves_nothing(tmp_path, number, role):
         (["--schemes", ","], "at least one"),
         (["--iterations", "0"], "--iterations 0"),
         (["--compute-ms", "-1"], "--compute-ms -1"),
-        (["--network", "nowhere"], "no network file 'nowhere'"),
-        (["--network", "n" * 256], "no network file 'nnn"),
-        (["--network", "./" + "n" * 256], "cannot be read (File name too long)"),
+        pytest.param(["--network", "nowhere"], "no network file 'nowhere'", marks=needs_privilege),
+        pytest.param(["--network", "n" * 256], "no network file 'nnn", marks=needs_privilege),
+        pytest.param(["--network", "./" + "n" * 256], "cannot be read (File name too long)", marks=needs_privilege),
         (["--batching", "magic"], "unknown 'magic'"),
         (["--batching", "off,off"], "each once"),
         (["--batching", "lb-bsp"], "give --train"),
@@ -332,6 +334,7 @@ def test_a_training_takes_no_compute_time(tmp_path, capsys):
     assert capsys.readouterr().err.startswith("nalb compare: --compute-ms 5 is of replays alone: use --replay, or")
 
 
+@needs_privilege
 def test_a_run_directory_whose_name_is_too_long():
     done = nalb("compare", "--network", "wan4-static", "--replay", "mobilenet", "--out", "o" * 256)
     assert done.returncode == InputError.exit_code

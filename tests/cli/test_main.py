@@ -13,6 +13,8 @@ from nalb.cli.main import SUBCOMMANDS, run
 from nalb.errors import InputError, MachineError
 from tests.reporting.runs import write_fake_run
 
+BUFFERED = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}  # stdout, as for users
+
 
 def test_the_version_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -53,13 +55,25 @@ def test_the_exit_code_tells_where_nobody_reads(nobody: str) -> None:
     assert subprocess.run(["bash", "-c", command]).returncode == InputError.exit_code
 
 
-@pytest.mark.parametrize("words", ["plan --capacities-mbps 1,2 --model-bytes 1000", "net trace {trace}"])
-def test_a_full_disk_under_stdout_is_one_line(words: str) -> None:
-    words = words.format(trace="--family mobile --seed 1 --seconds 1000 --low 1 --high 9")  # more than a buffer
-    command = f"{sys.executable} -m nalb.cli.main {words} > /dev/full"
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
-    says = "standard output: No space left on device: make room there\n"
-    assert (done.returncode, done.stderr) == (MachineError.exit_code, f"nalb {words.split()[0]}: {says}")
+@pytest.mark.parametrize(
+    "words",
+    [
+        "plan --capacities-mbps 1,2 --model-bytes 1000",
+        "net trace --family mobile --seed 1 --seconds 1000 --low 1 --high 9",  # more than a buffer
+        "why {run}",
+        "trace {run}",
+        "simulate --random 2:10-20:1 --model-bytes 1000",
+        "keys --help",
+        "--version",
+    ],
+)
+def test_a_full_disk_under_stdout_is_one_line(tmp_path: Path, words: str) -> None:
+    write_fake_run(tmp_path)
+    command = f"{sys.executable} -m nalb.cli.main {words.format(run=tmp_path)} > /dev/full"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, env=BUFFERED)
+    name = "nalb" if words == "--version" else f"nalb {words.split()[0]}"
+    says = f"{name}: standard output: No space left on device: make room there\n"
+    assert (done.returncode, done.stderr) == (MachineError.exit_code, says)
 
 
 def test_a_lack_of_descriptors_is_one_line() -> None:
@@ -67,6 +81,27 @@ def test_a_lack_of_descriptors_is_one_line() -> None:
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
     says = "nalb launch: Too many open files: raise ulimit -n, or use fewer nodes\n"
     assert (done.returncode, done.stderr) == (MachineError.exit_code, says)
+
+
+@pytest.mark.parametrize("home", [[], ["HOME=/dev/null"]])
+@pytest.mark.parametrize("command", ["report", "trace"])
+def test_figures_need_no_home(command: str, home: list[str]) -> None:
+    """The user is one that /etc/passwd does not know."""
+    nobody = ["unshare", "--user", "--map-user=54321", "env", "-i", f"PATH={os.environ['PATH']}", *home]
+    if subprocess.run([*nobody, "true"], capture_output=True, check=False).returncode != 0:
+        pytest.skip("needs user namespaces")
+    argv = [*nobody, sys.executable, "-m", "nalb.cli.main", command, "nodir"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert done.returncode == InputError.exit_code
+    assert done.stderr.startswith(f"nalb {command}: nodir: no such directory: ")
+
+
+def test_a_tilde_is_the_home_behind_a_flags_equals_sign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "hosts.toml").write_text("[[hosts]]\nname = 'a'\naddress = '10.0.0.1'\n")
+    assert run(["keys", "--hosts=~/hosts.toml", "--out=~/keys"]) == 0
+    assert (tmp_path / "keys" / "a.keys").exists()
 
 
 def test_paths_need_not_be_utf8(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -128,12 +163,14 @@ def test_zsh_has_a_script_too(capsys: pytest.CaptureFixture[str], words: list[st
     assert "--max-restarts" in printed
 
 
-@pytest.mark.parametrize("words", ["trace {run} --force", "plan --capacities-mbps 1,2 --model-bytes 1000"])
+@pytest.mark.parametrize(
+    "words", ["trace {run} --force", "why {run}", "plan --capacities-mbps 1,2 --model-bytes 1000", "keys --help"]
+)
 def test_a_reader_that_went_away_is_no_error(tmp_path: Path, words: str) -> None:
     write_fake_run(tmp_path)
     nalb = [sys.executable, "-m", "nalb.cli.main", *words.format(run=tmp_path).split()]
     argv = ["bash", "-c", '"$@" | true; exit ${PIPESTATUS[0]}', "-", *nalb]
     for _ in range(2):  # a pipe that is closed at once, and one that takes some of it first
-        done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
+        done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60, env=BUFFERED)
         assert (done.returncode, done.stderr) == (0, "")
         argv[2] = argv[2].replace("| true", "| head -c 1 > /dev/null")

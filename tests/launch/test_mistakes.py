@@ -15,6 +15,7 @@ from nalb.launch.run_dir import make_run_dir
 from netem.rootless import MARK
 from tests.failures import noted_in, when, who
 from tests.launch.conftest import START_LIMIT_S, STEPS, Launch
+from tests.networks import needs_privilege
 
 needs_mxnet = pytest.mark.skipif(importlib.util.find_spec("mxnet") is None, reason="mxnet is not installed")
 NOBODY = "import time; print('trained alone', flush=True)"
@@ -47,7 +48,11 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, s
         ),
         (["--local", "0", "--", "true"], "--local 0: choose 1 to 64 nodes"),
         (["--local", "2", "--deadline-s", "0", "--", "true"], "--deadline-s 0: choose 1 to 86400"),
-        (["--network", "wan99", "--", "true"], "no network file 'wan99': give a path, or one of"),
+        pytest.param(
+            ["--network", "wan99", "--", "true"],
+            "no network file 'wan99': give a path, or one of",
+            marks=needs_privilege,
+        ),
         (
             ["--local", "2", "--weights", "1,2", "--subset", "1", "--", "true"],
             "--weights and --subset are of tokens: add",

@@ -1,6 +1,8 @@
 """Key files: what is written is read again, private, and nothing else is taken for one."""
 
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nalb.cli.main import run
-from nalb.errors import InputError
+from nalb.errors import InputError, MachineError
 from nalb.transport.keys import MAX_NODES, key_path, load_keys, make_keys, write_keys
+from netem import rootless
 
 ADDRESSES = {"n0": "10.0.0.1", "n1": "10.0.0.2", "n2": "host-c.example"}
 
@@ -123,6 +126,17 @@ def test_no_changed_file_is_read_as_other_keys(junk: bytes, data: st.DataObject)
 def test_nodes_that_no_file_can_hold(addresses: dict[str, str], says: str) -> None:
     with pytest.raises(InputError, match=says):
         make_keys(addresses)
+
+
+def test_a_full_disk_leaves_no_keys(tmp_path: Path) -> None:
+    """On a disk that has room for the first of two files alone."""
+    if subprocess.run(rootless.TRIAL, capture_output=True, check=False).returncode != 0:
+        pytest.skip("needs user namespaces")
+    nalb = f"{sys.executable} -m nalb.cli.main keys --nodes a=10.0.0.1,b=10.0.0.2 --out {tmp_path}"
+    disk = f"mount -t tmpfs -o mode=700,size=4k tmpfs {tmp_path} && {{ {nalb}; echo $? $(ls -A {tmp_path}); }}"
+    done = subprocess.run([*rootless.UNSHARE, "sh", "-c", disk], capture_output=True, text=True, check=False)
+    says = f"nalb keys: {tmp_path}: No space left on device: make room there, or choose another directory\n"
+    assert (done.stdout, done.stderr) == (f"{MachineError.exit_code}\n", says)
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
