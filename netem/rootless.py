@@ -86,7 +86,8 @@ def ensure_privilege() -> None:
     command = [sys.executable, *sys.orig_argv[1:]]
     sys.stdout.flush()
     sys.stderr.flush()
-    os.execvpe(UNSHARE[0], [*UNSHARE, "--", *command], {**os.environ, MARK: str(os.getpid())})
+    home = os.path.expanduser("~")  # of this user, which the user namespace's root is not
+    os.execvpe(UNSHARE[0], [*UNSHARE, "--", *command], {"HOME": home, **os.environ, MARK: str(os.getpid())})
 
 
 def _require_unused(place: Path, remedy: str) -> None:

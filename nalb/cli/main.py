@@ -54,12 +54,12 @@ class _Parser(argparse.ArgumentParser):
 
     def _get_value(self, action: argparse.Action, word: str) -> object:
         """Take a leading ~ for the home, as shells do not behind `--flag=`. That of --checkpoints may be of other machines."""
-        if word.startswith("~") and action.metavar in PATHS and action.dest != "checkpoints":
+        flag = next(iter(action.option_strings), None)
+        if word.startswith("~") and flag and action.metavar in PATHS and flag != "--checkpoints":
             try:
                 word = str(Path(word).expanduser())
             except RuntimeError:
-                name = next(iter(action.option_strings), action.metavar)
-                raise InputError(f"{name} {word}: no home of that name is known here: give the whole path") from None
+                raise InputError(f"{flag} {word}: no home of that name is known here: give the whole path") from None
         return super()._get_value(action, word)
 
     def _check_value(self, action: argparse.Action, value: object) -> None:

@@ -44,24 +44,22 @@ SLICES_PER_SERVER = 3
 LEAST_SLICES_PER_SERVER = 2
 
 
-def usual_windows(slice_bytes: int, num_servers: int, uplinks: Sequence[float], served_s: float = 0.0) -> list[int]:
+def usual_windows(slice_bytes: int, num_servers: int, uplinks: Sequence[float], least_bytes: float = 0.0) -> list[int]:
     """Each worker's window where delay does not count, bytes.
 
     slice_bytes: of a slice of common size, as it travels. uplinks: each worker's rate out, bytes per second; 0: no worker there.
-    served_s: for which a slice is away at the slowest server that is no worker; 0: there is none.
+    least_bytes: what a worker pushes while a slice is away at the slowest server that is no worker.
 
     TCP gives all connections of a full uplink the same rate, whatever each has to carry. So a worker pushes what is under way to a
     server of a small share first, and a server of a large share waits for its slices. Fewer bytes under way leave less to push out
     of order. A slow uplink needs that most, and a fast one has room for more: a window grows as the root of the uplink's rate.
 
-    Slices leave in order, so a slice that is away for long at a slow server holds up all that comes a window after it. A window is
-    at least what the uplink carries meanwhile.
+    Slices leave in order, so a slice that is away for long at a slow server holds up all that comes a window after it. So a window
+    has at least what the worker pushes meanwhile.
     """
     usual = SLICES_PER_SERVER / mean(sqrt(rate) for rate in uplinks if rate)
-    slices = [max(usual * sqrt(rate), LEAST_SLICES_PER_SERVER) for rate in uplinks]
-    return [
-        int(max(slice_bytes * num_servers * one, rate * served_s)) for one, rate in zip(slices, uplinks, strict=True)
-    ]
+    slices = [num_servers * max(usual * sqrt(rate), LEAST_SLICES_PER_SERVER) for rate in uplinks]
+    return [int(max(slice_bytes * one, least_bytes)) for one in slices]
 
 
 def with_room(windows: Sequence[int], uplinks: Sequence[float], away_s: float) -> list[int]:

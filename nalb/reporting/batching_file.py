@@ -31,7 +31,7 @@ class BatchingResult(msgspec.Struct, forbid_unknown_fields=True):
     def seconds_of(self, updates: int) -> float:
         """The time from rank 0's first batch to its last gradient of the first `updates` updates, tests between them included.
 
-        Rank 0 makes the tests.
+        Rank 0 makes the tests. What it waits for parameters between its last batch and that gradient is not in this time.
         """
         return sum(period_s[0] for period_s in self.period_s[:updates]) + self.compute_s[updates - 1][0]
 

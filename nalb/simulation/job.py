@@ -215,9 +215,9 @@ def by_flows(
 def windows_of(layout: Layout, nodes: Sequence[Node], capacities: Capacities) -> list[int]:
     """The window of each node's worker by true capacities, bytes, where shares are those of least time."""
     uplinks, slice_bytes = (capacities.up * are_workers(nodes)).tolist(), layout.common_bytes
-    shares, _ = exact(nodes, layout.model_bytes, capacities, slice_bytes)
-    away_s = served_s(nodes, shares, capacities, slice_bytes)
-    usual = usual_windows(slice_bytes, len(server_indices(nodes)), uplinks, away_s)
+    shares, takes_s = exact(nodes, layout.model_bytes, capacities, slice_bytes)
+    served_part = min(1.0, served_s(nodes, shares, capacities, slice_bytes) / takes_s) if takes_s else 0.0
+    usual = usual_windows(slice_bytes, len(server_indices(nodes)), uplinks, served_part * layout.model_bytes)
     return with_room(usual, uplinks, capped_s(nodes, shares, capacities, slice_bytes))
 
 

@@ -104,6 +104,13 @@ def test_a_tilde_is_the_home_behind_a_flags_equals_sign(tmp_path: Path, monkeypa
     assert (tmp_path / "keys" / "a.keys").exists()
 
 
+def test_a_tilde_in_a_word_of_its_own_is_the_shells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shell leaves one that begins a folder's name."""
+    monkeypatch.chdir(tmp_path)
+    write_fake_run(tmp_path / "~run")
+    assert run(["why", "~run"]) == 0
+
+
 def test_paths_need_not_be_utf8(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = Path(os.fsdecode(os.fsencode(tmp_path / "caf") + b"\xe9"))
     folder.mkdir()

@@ -369,6 +369,19 @@ def test_a_machine_without_processes_left_is_told_from_one_without_namespaces(mo
         rootless.ensure_privilege()
 
 
+def test_the_second_start_has_the_home_of_the_first(monkeypatch: pytest.MonkeyPatch):
+    """By its number the user would be root there, with another home."""
+    started: list[dict[str, str]] = []
+    monkeypatch.delenv(rootless.MARK, raising=False)
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr(rootless, "has_privilege", lambda: False)
+    monkeypatch.setattr(shutil, "which", lambda name: name)
+    monkeypatch.setattr(subprocess, "run", lambda command, **_: subprocess.CompletedProcess(command, 0, "", ""))
+    monkeypatch.setattr(os, "execvpe", lambda _file, _argv, environment: started.append(environment))
+    rootless.ensure_privilege()
+    assert started[0]["HOME"] == os.path.expanduser("~")
+
+
 @pytest.fixture
 def nobody(network_path: Path) -> Iterator[Callable[..., subprocess.CompletedProcess[str]]]:
     """Runs `nalb WORDS...` as nobody, in a directory of nobody's with the network file. `before`: a program that starts this."""

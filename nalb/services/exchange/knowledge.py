@@ -106,10 +106,12 @@ class Known:
         # A site's slices share its uplink.
         least = estimate.least[:, are_workers(nodes)] if estimate.uplinks is None else estimate.uplinks.least
         uplinks = (capacities.up * are_workers(nodes)).tolist()
-        away_s = served_s(nodes, plan.held_shares, capacities, layout.common_bytes)
+        served_part = served_s(nodes, plan.held_shares, capacities, layout.common_bytes) / plan.predicted_s
         return LinkPace(
             plan.predicted_s,
-            usual_windows(layout.common_bytes, len(self.nodes.rank_of_node), uplinks, away_s),
+            usual_windows(
+                layout.common_bytes, len(self.nodes.rank_of_node), uplinks, min(1.0, served_part) * layout.model_bytes
+            ),
             layout.model_bytes,
             layout.wire_part,
             uplinks,

@@ -97,8 +97,10 @@ def test_windows_depend_on_the_rates_of_workers_and_on_how_long_other_servers_ha
 
     assert pace(25e6).uplinks == [0.0, *RATES[0][1:]]
     assert (pace(25e6).fastest, pace(25e6).usual) == (20e6, pace(50e6).usual)
-    in_and_out_s = 2 * 3 * LAYOUT.common_bytes / 1e4
-    np.testing.assert_allclose(pace(1e4).usual[1:], in_and_out_s * RATES[0][1:], rtol=1e-6)
+    in_and_out_bytes = 2 * 3 * LAYOUT.common_bytes
+    half_way = pace(2 * in_and_out_bytes / PREDICTED.predicted_s)  # a slice is away for half of the exchange
+    np.testing.assert_allclose(half_way.usual, LAYOUT.model_bytes / 2, rtol=1e-6)
+    np.testing.assert_allclose(pace(1e3).usual, LAYOUT.model_bytes)
 
 
 def test_a_slice_is_away_for_as_long_as_its_capped_pairs_need():
