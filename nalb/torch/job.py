@@ -128,7 +128,7 @@ class TorchJob:
         failed: why this rank does; None: it may follow from another one's end, and others must not take it for the reason.
         """
         own = f"has rank {self._rank}, which {failed}" if failed and self.front is None else failed or ""
-        with suppress(JobFailed):  # the store is gone
+        with suppress(JobFailed, RuntimeError):  # the store is gone, or Python starts no thread any more
             return str(_asked(partial(store.compare_set, key, "", own), WORD_S), "utf-8") or None
         return None
 
@@ -220,7 +220,7 @@ def told_by_all(
     """
     _tell(store, name, rank, own)
     keys, within_s = [f"{name}{one}" for one in range(size)], within_s or store.timeout.total_seconds()
-    if not _await(store, keys, within_s):
+    if not _await(store, keys, within_s) and not _asked(partial(store.check, keys), ANSWER_S):
         raise _absent(store, keys, f"told its {name} within {within_s:g} s", rank, nodes)
     return _told(store, keys)
 

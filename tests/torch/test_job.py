@@ -2,9 +2,11 @@
 
 import importlib
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from threading import Lock
+from types import SimpleNamespace
 
 import pytest
 
@@ -43,6 +45,38 @@ def test_a_rank_whose_agent_is_missing_is_named_in_time() -> None:
         told_by_all(store, "agent's address", 0, 2, ["here"], 0.2, ["n0", "n1"])
     failure = raised.value.failure
     assert (failure.cause, failure.role, failure.node) == (Cause.ABSENT, "worker", "n1")
+
+
+@pytest.mark.torch
+def test_a_rank_that_tells_its_word_as_the_time_ends_is_not_missing() -> None:
+    import torch.distributed as dist
+
+    from nalb.torch.job import told_by_all
+
+    class Late(dist.HashStore):
+        def wait(self, _: list[str], within: timedelta) -> None:
+            time.sleep(within.total_seconds())
+            self.set("address1", '"there"')
+            raise RuntimeError("Wait timeout")
+
+    assert told_by_all(Late(), "address", 0, 2, "here", 0.1, ["n0", "n1"]) == ["here", "there"]
+
+
+@pytest.mark.torch
+def test_a_rank_leaves_where_python_starts_no_thread_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So do Python 3.12.0 to 3.12.2 at exit. Its word for the other ranks of its machine is lost."""
+    import torch.distributed as dist
+
+    from nalb.torch.job import TorchJob
+
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    store = dist.HashStore()
+    job = TorchJob(store, 0, 1, timedelta(seconds=10), ends_script=False)
+    monkeypatch.setattr(threading.Thread, "start", start)
+    monkeypatch.setattr(job, "machine", SimpleNamespace(number=0, close=lambda: None))
+    job.leave("failed: ValueError: the data are gone")
 
 
 @pytest.mark.torch
