@@ -119,7 +119,7 @@ def test_a_slow_uplink_of_a_server_is_found_though_a_worker_pushes_hardly_faster
     capacities = Capacities.from_lists([8e6, FAST, FAST, 2e7, 9e6], [FAST, FAST, FAST, 2e7, 3e7])
     over = [iterate(planner, capacities) for _ in range(8)]
     assert over[0] > 1.3
-    assert max(over[2:]) < 1.1
+    assert max(over[2:]) < 1.15
 
 
 @pytest.mark.parametrize(("up", "down"), [(3e6, 1e6), (1e6, 3e6)])
