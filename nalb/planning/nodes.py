@@ -314,6 +314,19 @@ def served_s(nodes: Sequence[Node], shares_bytes: Floats, capacities: Capacities
     return float((byte_s * np.minimum(shares_bytes, slice_bytes)).max(initial=0.0, where=~are_workers(nodes)))
 
 
+def pushed_while_served_bytes(
+    nodes: Sequence[Node], shares_bytes: Floats, capacities: Capacities, slice_bytes: int, exchange_s: float
+) -> float:
+    """What a worker pushes while a slice is away at the slowest server that is no worker (`served_s`), at an even pace.
+
+    At most all.
+
+    exchange_s: in which it pushes all of shares_bytes, shape (N,).
+    """
+    away_s = served_s(nodes, shares_bytes, capacities, slice_bytes)
+    return float(shares_bytes.sum()) * (min(1.0, away_s / exchange_s) if exchange_s else 0.0)
+
+
 def levels_s(
     shares_bytes: Floats, model_bytes: float, capacities: Capacities, led_bytes: Floats | None = None
 ) -> tuple[float, float]:

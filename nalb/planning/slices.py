@@ -153,6 +153,12 @@ class Layout:
         return self.model_bytes / sum(size_bytes(one.elements, value_dtype(one.dtype)) for one in self.tensors)
 
     @cached_property
+    def whole_part(self) -> float:
+        """The most bytes of a value that travels as it is, per byte of it as planned."""
+        dtypes = {one.dtype for one in self.tensors}
+        return max((ITEM_BYTES[sum_dtype(value_dtype(one))] / ITEM_BYTES[one] for one in dtypes), default=1.0)
+
+    @cached_property
     def slot_classes(self) -> tuple[tuple[str, int], ...]:
         """The distinct (dtype, elements) of the slices, in order of first use: a slot holds slices of one class."""
         return tuple(dict.fromkeys((s.dtype, s.elements) for s in self.slices))

@@ -233,11 +233,16 @@ def _of_group(group: SharedUplinkEvent, nodes: Sequence[Node], shares: Floats) -
     return {thing: (_crossing_bytes(group.nodes, nodes, shares) / slower, RateSource.PROVEN)} if slower > 0 else {}
 
 
+def _members(configured: Rates, site: str) -> list[str]:
+    """The nodes of a declared site."""
+    return [name for name, of in configured.site_of.items() if of == site]
+
+
 def _declared_sides(configured: Rates) -> list[set[str]]:
     """The nodes on either side of each uplink that the network file declares: who shares one is known."""
     nodes, found = set(configured.site_of), []
     for site in configured.uplinks:
-        members = {name for name, of in configured.site_of.items() if of == site}
+        members = set(_members(configured, site))
         found += [members, nodes - members]
     return found
 
@@ -246,7 +251,7 @@ def _of_declared_sites(configured: Rates, nodes: Sequence[Node], shares: Floats)
     """What crosses the uplinks that the network file declares, where sums have one level, and so nothing measures uplinks."""
     found: Needs = {}
     for site, rates in configured.uplinks.items():
-        members = [name for name, of in configured.site_of.items() if of == site]
+        members = _members(configured, site)
         for direction, rate in zip(("up", "down"), rates, strict=True):
             if len(members) > 1 and rate:
                 takes_s = _crossing_bytes(members, nodes, shares) / (GOODPUT_PART * rate)

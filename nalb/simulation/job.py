@@ -27,7 +27,7 @@ from nalb.planning.nodes import (
     are_workers,
     capped_s,
     linear_load,
-    served_s,
+    pushed_while_served_bytes,
     server_indices,
 )
 from nalb.planning.shares import exact
@@ -216,8 +216,8 @@ def windows_of(layout: Layout, nodes: Sequence[Node], capacities: Capacities) ->
     """The window of each node's worker by true capacities, bytes, where shares are those of least time."""
     uplinks, slice_bytes = (capacities.up * are_workers(nodes)).tolist(), layout.common_bytes
     shares, takes_s = exact(nodes, layout.model_bytes, capacities, slice_bytes)
-    served_part = min(1.0, served_s(nodes, shares, capacities, slice_bytes) / takes_s) if takes_s else 0.0
-    usual = usual_windows(slice_bytes, len(server_indices(nodes)), uplinks, served_part * layout.model_bytes)
+    pushed_bytes = pushed_while_served_bytes(nodes, shares, capacities, slice_bytes, takes_s)
+    usual = usual_windows(slice_bytes, len(server_indices(nodes)), uplinks, pushed_bytes)
     return with_room(usual, uplinks, capped_s(nodes, shares, capacities, slice_bytes))
 
 

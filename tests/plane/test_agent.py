@@ -84,6 +84,14 @@ def sequential(parts):
     return total
 
 
+def exchange(fronts, tensors=None, **begin):
+    """Begin the sums of an iteration on all ranks, and wait for them. tensors: so many of its first ones; None: all."""
+    for front in fronts:
+        front.begin(tensors, **begin)
+    for front in fronts:
+        front.wait(tensors)
+
+
 def sum_once(fronts, random, tensors=None, add_up=sequential):
     """One iteration of random numbers; the sums must have the bits of a loop over ranks, or of what `add_up` computes.
 
@@ -99,10 +107,7 @@ def sum_once(fronts, random, tensors=None, add_up=sequential):
     for front, part in zip(fronts, parts, strict=True):
         for shared, values in zip(front.tensors, part, strict=True):
             shared[:] = values
-    for front in fronts:
-        front.begin(tensors)
-    for front in fronts:
-        front.wait(tensors)
+    exchange(fronts, tensors)
     for index in range(len(fronts[0].tensors) if tensors is None else tensors):
         expected, arrived = rounded_to(dtypes[index], add_up([part[index] for part in parts])), fronts[0].tensors[index]
         assert rounded_to(dtypes[index], arrived).tobytes() == expected.tobytes(), (
@@ -201,10 +206,7 @@ def rounded_sums(fronts, random, rounds):
             for index, shared in enumerate(front.tensors):
                 shared[:] = random.standard_normal(sizes[index])
                 given[index] += shared
-        for front in fronts:
-            front.begin()
-        for front in fronts:
-            front.wait()
+        exchange(fronts)
         for index in range(len(sizes)):
             assert len({front.tensors[index].tobytes() for front in fronts}) == 1, index
             arrived[index] += fronts[0].tensors[index]
@@ -266,10 +268,7 @@ def test_slices_beyond_a_precision(environment, tmp_path, precision):
             front.route()
             for shared, values in zip(front.tensors, part, strict=True):
                 shared[:] = values
-        for front in fronts:
-            front.begin()
-        for front in fronts:
-            front.wait()
+        exchange(fronts)
         for tensor in range(len(sizes)):
             expected, arrived = sequential([part[tensor] for part in parts]), fronts[0].tensors[tensor]
             assert len({front.tensors[tensor].tobytes() for front in fronts}) == 1, tensor
@@ -300,10 +299,7 @@ def test_slices_that_travel_whole_are_no_lies(environment, tmp_path):
         for front in fronts:
             front.route()
             front.tensors[0][:] = value
-        for front in fronts:
-            front.begin()
-        for front in fronts:
-            front.wait()
+        exchange(fronts)
     leave(fronts)
     assert [event.rejected for event in iterations_in(tmp_path)] == [{}] * 4
 
@@ -327,10 +323,7 @@ def sums_over_a_restart(folder, restarts_at):
             front.route()
             for shared in front.tensors:
                 shared[:] = random.standard_normal(len(shared))
-        for front in fronts:
-            front.begin()
-        for front in fronts:
-            front.wait()
+        exchange(fronts)
     sums = [[one.tobytes() for one in front.tensors] for front in fronts]
     for front in fronts:
         front.leave()
@@ -439,10 +432,7 @@ def test_fewer_bytes_by_sites(environment):
             front.route()
             front.tensors[0][:] = 1
             front.tensors[0][3:6] = np.inf, -np.inf, np.nan
-        for front in fronts:
-            front.begin()
-        for front in fronts:
-            front.wait()
+        exchange(fronts)
         assert len({front.tensors[0].tobytes() for front in fronts}) == 1
         arrived = fronts[4].tensors[0]
         assert np.isnan(arrived[5])
@@ -744,10 +734,7 @@ def test_the_wait_for_a_plan_is_told(environment, tmp_path):
         for front in fronts:
             front.route()
         time.sleep(0.5)
-        for front in fronts:
-            front.begin(waited_s=waited_s)
-        for front in fronts:
-            front.wait()
+        exchange(fronts, waited_s=waited_s)
     leave(fronts)
     for node in NODES:
         short, exact, long = (event.plan_wait_s[node] for event in iterations_in(tmp_path))

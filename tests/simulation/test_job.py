@@ -11,7 +11,7 @@ from nalb.planning.nodes import Capacities, Node
 from nalb.planning.shares import bound_s
 from nalb.planning.slices import Tensor, build_layout
 from nalb.simulation.exchange import MessageWeight
-from nalb.simulation.job import SCHEMES, by_flows, by_planner, by_slices, planner_of, windows_of
+from nalb.simulation.job import SCHEMES, by_flows, by_planner, by_slices, planner_of
 from nalb.units import mbps_to_bytes_per_s
 
 RATES = [mbps_to_bytes_per_s(rate) for rate in (200, 120, 160, 50)]
@@ -58,20 +58,6 @@ def test_flows_and_slices_tell_alike_where_slices_are_small():
             assert 0.75 * slices < flows < slices
         else:
             assert flows == pytest.approx(slices, rel=0.05), scheme
-
-
-@pytest.mark.parametrize("mbps", [2, 5, 10])
-def test_a_slow_server_that_is_no_worker_keeps_nobody_waiting(mbps):
-    """Each of its slices has to come in from all workers before it can be answered."""
-    nodes, tensors = [*NODES, Node("s", is_worker=False)], [Tensor("w", 1_000_000, "float32")]
-    rates = [mbps_to_bytes_per_s(rate) for rate in (100, 100, 100, 100, mbps)]
-    links = Capacities.from_lists(rates, rates)
-    planner = planner_of(nodes, tensors, 1000.0)
-    done = by_planner("exact", nodes, planner.layout, links, 12, planner, MessageWeight())
-    bound = bound_s(nodes, planner.layout.model_bytes, links)
-    assert max(one.time_s for one in done[4:]) < 1.1 * bound
-    windows = windows_of(planner.layout, nodes, links)
-    assert by_slices("exact", nodes, planner.layout, links, 1, windows, MessageWeight())[0].time_s < 1.1 * bound
 
 
 def test_unknown_schemes_are_refused():

@@ -19,7 +19,6 @@ from nalb.errors import InputError
 from nalb.events import IdleEvent, PlanEvent
 from nalb.failures import Cause, Failure, Phase
 from nalb.planning.nodes import Floats
-from nalb.planning.slices import ITEM_BYTES, sum_dtype, value_dtype
 from nalb.protocol.observers import Outgoing
 from nalb.protocol.participant import Process
 from nalb.protocol.wire import Message, Report, RunBlock
@@ -251,9 +250,7 @@ class Iterations:
         """Plan by what is known now, the delay included. The numbers are as for `Planner.plan`."""
         self._planner.knowledge.note_delay(self._members.round_trip_s, self._members.is_bbr)
         planned = self._planner.plan(number, self._layout_version, options, most, is_early)
-        dtypes = {one.dtype for one in self._planner.layout.tensors}
-        whole_part = max((ITEM_BYTES[sum_dtype(value_dtype(one))] / ITEM_BYTES[one] for one in dtypes), default=1.0)
-        self._passing.note(planned.decision.plan, whole_part)
+        self._passing.note(planned.decision.plan, self._planner.layout.whole_part)
         return planned
 
     def _options(self, block: RunBlock, joint_shares: Floats | None = None) -> PlanOptions:

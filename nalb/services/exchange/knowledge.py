@@ -18,7 +18,15 @@ from nalb.measurement.shared_uplinks import SharedUplink, SharedUplinkSearch
 from nalb.measurement.traffic import Traffic
 from nalb.planning.distribution import Distribution
 from nalb.planning.elastic import OBSERVATIONS_KEPT, ServerObservation
-from nalb.planning.nodes import Capacities, CoreTimes, Floats, are_workers, capped_s, completion_s, served_s
+from nalb.planning.nodes import (
+    Capacities,
+    CoreTimes,
+    Floats,
+    are_workers,
+    capped_s,
+    completion_s,
+    pushed_while_served_bytes,
+)
 from nalb.planning.precisions import EXPOSED, STEPS, IterationPace, Precisions, bytes_in
 from nalb.planning.slices import Layout, Tensor
 from nalb.protocol import wire
@@ -106,17 +114,16 @@ class Known:
         # A site's slices share its uplink.
         least = estimate.least[:, are_workers(nodes)] if estimate.uplinks is None else estimate.uplinks.least
         uplinks = (capacities.up * are_workers(nodes)).tolist()
-        served_part = served_s(nodes, plan.held_shares, capacities, layout.common_bytes) / plan.predicted_s
+        shares, slice_bytes = plan.held_shares, layout.common_bytes
+        pushed_bytes = pushed_while_served_bytes(nodes, shares, capacities, slice_bytes, plan.predicted_s)
         return LinkPace(
             plan.predicted_s,
-            usual_windows(
-                layout.common_bytes, len(self.nodes.rank_of_node), uplinks, min(1.0, served_part) * layout.model_bytes
-            ),
+            usual_windows(slice_bytes, len(self.nodes.rank_of_node), uplinks, pushed_bytes),
             layout.model_bytes,
             layout.wire_part,
             uplinks,
             self.round_trip_s if self.round_trip_s >= wire.FAR_S else 0.0,
-            capped_s(nodes, plan.held_shares, capacities, layout.common_bytes),
+            capped_s(nodes, shares, capacities, slice_bytes),
             self.is_bbr,
             float(least.min(axis=0).max()),
             self.compute_spread_s,
