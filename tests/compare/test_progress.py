@@ -1,5 +1,6 @@
 """What a comparison shows while it runs: to a reader, to none, and on a terminal, which is a real one."""
 
+import codecs
 import fcntl
 import os
 import pty
@@ -210,6 +211,7 @@ class Terminal:
         )  # fmt: skip
         os.close(slave)
         self.shown = ""
+        self.decoder = codecs.getincrementaldecoder("utf-8")()  # a read may end inside a character
 
     def read_until(self, text: str) -> None:
         """More of what it shows."""
@@ -217,7 +219,7 @@ class Terminal:
         while text not in self.shown and time.monotonic() < end_s:
             if select.select([self.master], [], [], 0.1)[0]:
                 try:
-                    self.shown += os.read(self.master, 65536).decode().replace("\r\n", "\n")
+                    self.shown += self.decoder.decode(os.read(self.master, 65536)).replace("\r", "")
                 except OSError:  # it has ended
                     break
         assert text in self.shown, self.shown
