@@ -66,7 +66,8 @@ class Settings(JobOptions):
         site_of_node = read_sites(self.sites)
         if missing := [node for node in nodes if node not in site_of_node]:
             raise InputError(f"environment variable NALB_SITES names no site of {listed(missing)}: give each node's")
-        return Sites(tuple(site_of_node[node] for node in nodes), pushes_zeros=not self.has_agents)
+        sites = Sites(tuple(site_of_node[node] for node in nodes), pushes_zeros=not self.has_agents)
+        return sites if sites.has_levels else None
 
     @property
     def pushers(self) -> int:

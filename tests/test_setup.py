@@ -37,10 +37,12 @@ Description: nothing is left to install
 """
 HOLD = """
 import fcntl, sys, time
+from pathlib import Path
 with open(sys.argv[1], "w") as file:
     fcntl.lockf(file, fcntl.LOCK_EX)
     print("held", flush=True)
-    time.sleep(float(sys.argv[2]))
+    while not Path(sys.argv[2]).exists():
+        time.sleep(0.02)
 """
 
 
@@ -116,20 +118,27 @@ def test_a_policy_that_was_there_stays(tmp_path: Path) -> None:
     assert (code, happened[2], happened[-1]) == (0, "policy 7", "exit 7")
 
 
-def with_lock_held(tmp_path: Path, lock: str, held_s: float, then: str = "") -> "subprocess.CompletedProcess[str]":
-    """Install what is there already, by the real apt-get, while another process holds one of its locks."""
+def with_lock_held(tmp_path: Path, lock: str, is_freed: bool, then: str = "") -> "subprocess.CompletedProcess[str]":
+    """Install what is there already, by the real apt-get, while another process holds one of its locks.
+
+    is_freed: that process ends once the set-up, which has met the lock, sleeps before it tries again.
+    """
     for folder in ("state/lists/partial", "cache/archives/partial", "admin"):
         (tmp_path / folder).mkdir(parents=True)
     (tmp_path / "admin" / "status").write_text(INSTALLED)
     (tmp_path / "apt.conf").write_text(APT_CONF.format(tmp_path))
-    argv = [sys.executable, "-c", HOLD, str(tmp_path / lock), str(held_s)]
+    met = tmp_path / "met"
+    argv = [sys.executable, "-c", HOLD, str(tmp_path / lock), str(met if is_freed else tmp_path / "never")]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
         stand_ins = {name: body for name, body in STAND_INS.items() if name != "apt-get"}
+        stand_ins["sleep"] = f'touch {met}; exec /bin/sleep "$@"'
         (tmp_path / "log").touch()
-        _, _, done = installing(tmp_path, "", 0, then, stand_ins)
-        holder.kill()
+        try:
+            _, _, done = installing(tmp_path, "", 0, then, stand_ins)
+        finally:
+            holder.kill()
     return done
 
 
@@ -140,7 +149,7 @@ needs_apt = pytest.mark.skipif(shutil.which("apt-get") is None or os.geteuid() !
 @needs_apt
 @pytest.mark.parametrize("lock", ["state/lists/lock", "cache/archives/lock", "admin/lock-frontend", "admin/lock"])
 def test_another_apt_is_waited_for(tmp_path: Path, lock: str) -> None:
-    done = with_lock_held(tmp_path, lock, 1.5)
+    done = with_lock_held(tmp_path, lock, True)
     assert (done.returncode, done.stderr.replace("cat: /usr/sbin/policy-rc.d: No such file or directory\n", "")) == (
         0,
         "",
@@ -152,7 +161,7 @@ def test_another_apt_is_waited_for(tmp_path: Path, lock: str) -> None:
 @pytest.mark.root
 @needs_apt
 def test_another_apt_that_does_not_end_is_named(tmp_path: Path) -> None:
-    done = with_lock_held(tmp_path, "state/lists/lock", 60, "apt_wait_s=1")
+    done = with_lock_held(tmp_path, "state/lists/lock", False, "apt_wait_s=1")
     assert done.returncode == 100
     assert done.stderr.count(f"E: Could not get lock {tmp_path / 'state/lists/lock'}. It is held by process ") == 1
 

@@ -8,7 +8,7 @@ from nalb.compare.progress import table_text
 from nalb.errors import InputError
 from nalb.reporting.pace import paces
 from nalb.reporting.precisions import precision_lines
-from nalb.reporting.record import read_timeline, without_iterations
+from nalb.reporting.record import of_last_job, read_timeline, without_iterations
 from nalb.reporting.table import pace_table
 
 SHOWN = 8  # things in a table
@@ -27,7 +27,7 @@ def main(args: argparse.Namespace) -> int:
     if args.last is not None and args.last < 1:
         raise InputError(f"--last {args.last}: give 1 or more")
     check_run(args.run_dir)
-    timeline = read_timeline(args.run_dir)
+    timeline = of_last_job(args.run_dir, read_timeline(args.run_dir))
     if not timeline.has_events:
         raise without_iterations(args.run_dir, timeline)
     found = paces(timeline, args.last)

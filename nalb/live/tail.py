@@ -14,7 +14,7 @@ from pathlib import Path
 
 from nalb.errors import InputError
 from nalb.events import AnyEvent
-from nalb.reporting.about_file import ABOUT, is_held
+from nalb.reporting.about_file import is_held, is_of_command
 from nalb.reporting.attempts import RESTART
 from nalb.reporting.run_file import SAMPLES, event_of
 
@@ -64,12 +64,8 @@ class RunTail:
 
     @property
     def sees_end(self) -> bool:
-        """Whether it can be seen that the run is over: a command of nalb began it, or a coordinator's socket stands.
-
-        about.json of one of several jobs, or of an attempt, is in the folder above.
-        """
-        folders = (self.run_dir, self.run_dir.absolute().parent)
-        return any((folder / ABOUT).exists() for folder in folders) or self.is_running
+        """Whether it can be seen that the run is over: a command of nalb began it, or a coordinator's socket stands."""
+        return is_of_command(self.run_dir) or self.is_running
 
     def fresh(self) -> Iterator[AnyEvent]:
         """Yield the new events, from whole lines only. Raises InputError for a line that is no event."""

@@ -13,7 +13,7 @@ import numpy as np
 from scipy.optimize import linprog
 from scipy.sparse import csr_matrix, hstack
 
-from nalb.planning.nodes import Capacities, Floats, Node, completion_s, limits_s, pair_weights, server_indices
+from nalb.planning.nodes import Bools, Capacities, Floats, Node, completion_s, limits_s, pair_weights, server_indices
 
 ROUNDS = 12  # levels that are held one after another, at most; further ones would change times too little to matter
 PRICE = 1e-9  # larger dual values are prices; the prices add up to 1
@@ -26,10 +26,12 @@ def level_with_pairs(
     start: Floats,
     is_leveled: bool,
     slice_bytes: float = 0.0,
+    few: Bools | None = None,
 ) -> Floats:
     """Shares in bytes, shape (N,), of least completion time with caps of pairs. start: the optimum without caps, shape (N,).
 
-    is_leveled: False where only the time matters: then the answer is any of the shares that take it. slice_bytes: see `limits_s`.
+    is_leveled: False where only the time matters: then the answer is any of the shares that take it.
+    slice_bytes, few: see `limits_s`.
 
     min t  subject to  start_i + slope_i M y_i <= T0 t of each limit (nodes.limits_s),
     M (w_i y_i + w_j y_j) / s_ij <= T0 t,  sum y = 1,  y >= 0;
@@ -44,7 +46,7 @@ def level_with_pairs(
     column = {int(node): k for k, node in enumerate(servers)}
     entries: list[tuple[int, int, float]] = []  # row, column, coefficient: time over T0 per y
     base: list[float] = []  # per row: time over T0 without any share
-    for start_s, slope_s in limits_s(nodes, model_bytes, capacities, slice_bytes):
+    for start_s, slope_s in limits_s(nodes, model_bytes, capacities, slice_bytes, few):
         entries += [(len(base) + node, k, slope_s[node] * model_bytes / unit_s) for node, k in column.items()]
         base += list(start_s / unit_s)
     for pair, rate in capacities.pairs.items():

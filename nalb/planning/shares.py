@@ -14,6 +14,7 @@ from nalb.errors import InputError
 from nalb.planning import levels
 from nalb.planning.filling import fill
 from nalb.planning.nodes import (
+    LATE_SLICES,
     Capacities,
     Floats,
     Node,
@@ -127,8 +128,8 @@ def exact(
     else a_i and b_i are those of the direction, and b_i must not be negative (precisions.py). Where a node that is only a worker
     sets T, the servers' times are still made as small as possible. By sites: levels.least_owned_bytes, without cores.
 
-    slice_bytes: of a slice; 0: shares are not made of whole slices. Then a_i of a server that is no worker is b_i slice_bytes
-    (nodes.limits_s): T also has room for the answer to its last slice. The second result is the completion time even so.
+    slice_bytes: of a slice; 0: shares are not made of whole slices. Then a_i of a server that is no worker has the answers to its
+    last slices (nodes.limits_s). The second result is the completion time without them.
 
     Returns bytes, shape (N,), and seconds. Cost: O(N) for each of 60 halvings (see fill) without caps of pairs; with them a few
     linear programs of N + 1 variables and 2 N + pairs rows. Raises InputError where there is no server, no worker or no byte.
@@ -150,13 +151,16 @@ def _least_time(
         shares[alone] = model_bytes
         return shares, 0.0
     servers = server_indices(nodes)
-    limits = limits_s(nodes, model_bytes, capacities, slice_bytes)[:, :, servers]
-    shares[servers] = fill(limits[:, 0], limits[:, 1], model_bytes)
+    few = np.zeros(len(nodes), dtype=bool)
+    for _ in range(2):  # the first shares say who has few slices
+        limits = limits_s(nodes, model_bytes, capacities, slice_bytes, few)[:, :, servers]
+        shares[servers] = fill(limits[:, 0], limits[:, 1], model_bytes)
+        few = few | (shares < LATE_SLICES * slice_bytes)
     if capacities.pairs:
         # scipy.optimize takes half a second to import, and few jobs have caps of pairs
         from nalb.planning.pair_caps import level_with_pairs
 
-        shares = level_with_pairs(nodes, model_bytes, capacities, shares, is_leveled, slice_bytes)
+        shares = level_with_pairs(nodes, model_bytes, capacities, shares, is_leveled, slice_bytes, few)
     return shares, completion_s(nodes, shares, model_bytes, capacities)
 
 

@@ -55,6 +55,11 @@ def read_about(run_dir: Path) -> About | None:
     return read_json(path, About, "make it a readable file", "restore the file, or remove it")
 
 
+def is_of_command(run_dir: Path) -> bool:
+    """Whether a command of nalb began the run. about.json of one of several jobs, or of an attempt, is in the folder above."""
+    return any((folder / ABOUT).exists() for folder in (run_dir, run_dir.absolute().parent))
+
+
 @contextmanager
 def running(run_dir: Path) -> Iterator[None]:
     """Hold a lock on about.json meanwhile: `is_held` tells by it that the run goes on, also between two of its jobs."""

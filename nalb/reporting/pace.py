@@ -53,6 +53,7 @@ class Pace:
     level: int  # how many of the first limits need as long as the first one, within LEVEL_PART
     unexplained_s: float  # of an iteration: what neither computing, plans, delay nor the slowest link explains
     are_loads_known: bool  # False: the scheme's routing is not known, so that no link can be named
+    left_out: int  # jobs before, whose iterations do not count
 
     @property
     def plan_wait_s(self) -> float:
@@ -87,12 +88,15 @@ def paces(timeline: Timeline, last: int | None = None) -> list[Pace]:
     for scheme, steps in timeline.steps.items():
         in_turn, warm = ([one for one in some if not one.is_first] for some in (steps, after_warm_up(steps)))
         chosen = (warm or in_turn or steps)[-(last or len(steps)) :]
-        found.append(pace_of(scheme, chosen, timeline.shared_uplinks))
+        found.append(pace_of(scheme, chosen, timeline.shared_uplinks, timeline.left_out))
     return found
 
 
-def pace_of(scheme: str, steps: Sequence[Step], shared: Iterable[SharedUplinkEvent] = ()) -> Pace:
-    """What set the pace of these iterations, of which there must be one. shared: uplinks that were noticed."""
+def pace_of(scheme: str, steps: Sequence[Step], shared: Iterable[SharedUplinkEvent] = (), left_out: int = 0) -> Pace:
+    """What set the pace of these iterations, of which there must be one.
+
+    shared: uplinks that were noticed. left_out: jobs of the record before these, which do not count.
+    """
     last = steps[-1]
     found = _medians(steps, list({tuple(one.nodes): one for one in shared}.values()))
     iteration_s = median(step.iteration_s for step in steps)
@@ -118,6 +122,7 @@ def pace_of(scheme: str, steps: Sequence[Step], shared: Iterable[SharedUplinkEve
         level,
         max(0.0, iteration_s - explained_s),
         shares_of(last) is not None,
+        left_out,
     )
 
 

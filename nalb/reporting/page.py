@@ -248,7 +248,7 @@ def render(record: Record, pictures: Mapping[str, bytes], about: About | None = 
         if record.is_launch
         else f"{record.run.workload} on {record.run.network}",
         headline=headline(record, rows, found),
-        origin=origin(about),
+        origin=origin(about, record.left_out),
         attempts=attempts,
         rows=rows,
         is_training=is_training(record),

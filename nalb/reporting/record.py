@@ -8,7 +8,7 @@ A value that no file states stays None or empty here, and no figure may fill it 
 import math
 import re
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby, islice
 from pathlib import Path
 from typing import NamedTuple
@@ -33,6 +33,7 @@ from nalb.events import (
 )
 from nalb.planning.precisions import STEPS
 from nalb.planning.slices import size_bytes, value_dtype
+from nalb.reporting.about_file import is_of_command
 from nalb.reporting.run_file import LONGEST_S, WARM_UP, RunFile, SchemeResult, event_of, placed_events, read_run
 from nalb.units import GOODPUT_PART
 
@@ -127,6 +128,8 @@ class Timeline:
     tokens: list[TokensEvent] = field(default_factory=list)  # the same job's token events, by iteration
     batches: list[BatchEvent] = field(default_factory=list)  # where workers' batches have sizes of their own
     failure: str = ""  # why the last job failed, in words; empty where it did not
+    begins: list[int] = field(default_factory=list)  # places of the iterations that come first after a `ready`
+    left_out: int = 0  # jobs before the last one, whose iterations `steps` lacks
 
     def name_nodes(self, nodes: Sequence[str]) -> None:
         """Add the nodes of a job that no job before it had."""
@@ -268,12 +271,26 @@ def record_of(run_dir: Path, timeline: Timeline | None = None) -> Record:
 
     Raises InputError, which names the fault.
     """
-    timeline = read_timeline(run_dir) if timeline is None else timeline
+    timeline = of_last_job(run_dir, read_timeline(run_dir) if timeline is None else timeline)
     if (run_dir / "run.json").exists():
         return read_record(run_dir, timeline)
     if not timeline.has_events:
         raise without_iterations(run_dir, timeline)
     return Record(**vars(timeline), run=_run_of(timeline), is_launch=True)
+
+
+def of_last_job(run_dir: Path, timeline: Timeline) -> Timeline:
+    """The timeline, which is of run_dir, with the iterations of its last job alone where no command of nalb began the run.
+
+    The jobs of a command are rounds of one run. Else each job is a run by itself: somebody started a script again, on the same
+    record and perhaps on other machines.
+    """
+    if len(timeline.begins) < 2 or (run_dir / "run.json").exists() or is_of_command(run_dir):
+        return timeline
+    last = [step for step in timeline.ordered() if step.place >= timeline.begins[-1]]
+    steps = {scheme: [step for step in last if step.event.scheme == scheme] for scheme in timeline.steps}
+    steps = {scheme: own for scheme, own in steps.items() if own}
+    return replace(timeline, steps=steps, nodes=last[-1].nodes, left_out=len(timeline.begins) - 1)
 
 
 def without_iterations(run_dir: Path, timeline: Timeline) -> InputError:
@@ -323,11 +340,13 @@ def read_timeline(run_dir: Path) -> Timeline:
     rows: dict[int, tuple[int, SamplesEvent]] = {}  # of iterations under way, with the byte of each event
     readies, layouts = Readies(), Layouts()
     step: Step | None = None
+    is_new_job = False  # since its `ready` there was no iteration
     for number, (at_byte, event) in enumerate(placed_events(run_dir), 1):
         if isinstance(event, ReadyEvent):
             nodes, record.servers, rows, previous_s = event.nodes, event.servers, {}, event.at_s
             readies.take(event)
             record.name_nodes(nodes)
+            is_new_job = True
         elif isinstance(event, LayoutEvent):
             layouts.take(event)
         elif isinstance(event, BatchEvent):
@@ -361,6 +380,9 @@ def read_timeline(run_dir: Path) -> Timeline:
             step = Step(place, begin_s, event, stored, own.at_s, ready, layout, is_first, own_nodes)
             _check_step(step, own.rows, f"{path}, event {number}")
             record.steps.setdefault(event.scheme, []).append(step)
+            if is_new_job:
+                record.begins.append(place)
+                is_new_job = False
             previous_s, place = event.at_s, place + 1
     record.has_events = place > 0
     return record

@@ -254,10 +254,11 @@ def data_rates_note() -> str:
     )
 
 
-def origin(about: About | None) -> str:
-    """When, where and by which version the run was made."""
+def origin(about: About | None, left_out: int = 0) -> str:
+    """When, where and by which version the run was made; and how many jobs before the last one are left out."""
     if about is None:
-        return "The run directory does not say when and where the run was made: it has no about.json."
+        others = f" Of {1 + left_out} jobs in it this report tells of the last one alone." if left_out else ""
+        return f"The run directory does not say when and where the run was made: it has no about.json.{others}"
     return f"Begun {about.begun} by nalb {about.version} on {about.machine}."
 
 

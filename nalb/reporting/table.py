@@ -112,7 +112,12 @@ def pace_table(pace: Pace, most: int | None = None) -> Table:
     title = "{}: an iteration takes {} s, its exchange {} s, of which computing does not hide {} s".format(
         pace.scheme, *times
     )
-    title += f" (medians of {pace.iterations}" + (f", of {pace.jobs} jobs)" if pace.jobs > 1 else ")")
+    title += f" (medians of {pace.iterations}"
+    if pace.left_out:
+        title += f", of the last of {1 + pace.left_out} jobs"
+    elif pace.jobs > 1:
+        title += f", of {pace.jobs} jobs"
+    title += ")"
     table = Table(title=escape(title), box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
     for heading in ("what", "needs s", "twice as fast:\niteration s", "known by"):
         table.add_column(heading, justify="left" if heading in ("what", "known by") else "right")

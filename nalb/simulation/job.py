@@ -12,7 +12,7 @@ import numpy as np
 from kvstore_patch.keys.plane import PS_LITE
 from nalb.errors import InputError
 from nalb.feedback.routing import Routing
-from nalb.feedback.window import usual_windows, with_room
+from nalb.feedback.window import with_room
 from nalb.measurement.cores import Work
 from nalb.measurement.estimators import DEFAULT_ESTIMATOR, ESTIMATORS, Estimator
 from nalb.measurement.rules import RULES, Rules
@@ -24,13 +24,9 @@ from nalb.planning.nodes import (
     CoreTimes,
     Floats,
     Node,
-    are_workers,
-    capped_s,
     linear_load,
-    pushed_while_served_bytes,
     server_indices,
 )
-from nalb.planning.shares import exact
 from nalb.planning.sites import Sites
 from nalb.planning.slices import Ints, Layout, Tensor
 from nalb.planning.stock import route
@@ -38,7 +34,7 @@ from nalb.schemes import SCHEMES as NALB_SCHEMES
 from nalb.schemes import Scheme, find_scheme
 from nalb.services.exchange.decision import PlanOptions
 from nalb.services.exchange.job_nodes import JobNodes
-from nalb.services.exchange.knowledge import FinishedIteration
+from nalb.services.exchange.knowledge import FinishedIteration, slice_pace
 from nalb.services.exchange.messages import TensorSpec
 from nalb.services.exchange.planner import Planner, new_planner
 from nalb.simulation.exchange import WITH_HEADERS, MessageWeight, SimulatedExchange, exchange
@@ -213,12 +209,11 @@ def by_flows(
 
 
 def windows_of(layout: Layout, nodes: Sequence[Node], capacities: Capacities) -> list[int]:
-    """The window of each node's worker by true capacities, bytes, where shares are those of least time."""
-    uplinks, slice_bytes = (capacities.up * are_workers(nodes)).tolist(), layout.common_bytes
-    shares, takes_s = exact(nodes, layout.model_bytes, capacities, slice_bytes)
-    pushed_bytes = pushed_while_served_bytes(nodes, shares, capacities, slice_bytes, takes_s)
-    usual = usual_windows(slice_bytes, len(server_indices(nodes)), uplinks, pushed_bytes)
-    return with_room(usual, uplinks, capped_s(nodes, shares, capacities, slice_bytes))
+    """The window of each node's worker by true capacities, bytes, under the plan of least time."""
+    plan, _ = SCHEMES["exact"].plan(Situation(0, nodes, layout, capacities, capacities, sites=capacities.sites))
+    assert plan is not None, "there is none to keep"
+    slices = slice_pace(plan, nodes, layout, capacities)
+    return with_room(slices.usual, slices.uplinks, slices.capped_s)
 
 
 def find_simulated(scheme: str, schemes: Mapping[str, Scheme] = SCHEMES) -> Scheme:

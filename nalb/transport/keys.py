@@ -87,27 +87,28 @@ def write_keys(folder: Path, keys: Mapping[str, NodeKeys], force: bool = False) 
     """Write a file of mode 0600 for each node into a directory of mode 0700, which is made if it does not exist.
 
     Raises InputError where a file exists, unless `force` is set, and where the files cannot be written; MachineError where the disk
-    is full. Then it leaves no file of these keys.
+    is full. Then the keys of before are as they were, and no file of the new ones is left.
     """
-    made: list[Path] = []
+    parts: list[Path] = []
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         _check_modes(folder, folder.stat(), "700")
         existing = [path for path in (key_path(folder, node) for node in keys) if path.exists()]
         if existing and not force:
             raise InputError(f"{existing[0]} exists: choose another directory, or --force to replace its keys")
-        for path in existing:
-            path.unlink()
-        for node, one in keys.items():
-            with open(key_path(folder, node), "x", opener=open_private, encoding="ascii") as file:
-                made.append(key_path(folder, node))
+        for node, one in keys.items():  # all are written before the first one is replaced
+            parts.append(folder / f".{node}.keys.{os.getpid()}")  # no node's name begins with a dot
+            with open(parts[-1], "w", opener=open_private, encoding="ascii") as file:
                 file.write(one.text())
+        for node, part in zip(keys, parts, strict=True):
+            part.replace(key_path(folder, node))
     except OSError as error:
-        for path in made:
-            path.unlink()
         if is_full(error):
             raise MachineError(f"{folder}: {error.strerror}: make room there, or choose another directory") from None
         raise InputError(f"{folder}: keys cannot be written there ({error.strerror}): choose another") from None
+    finally:
+        for part in parts:
+            part.unlink(missing_ok=True)
 
 
 def load_keys(path: str | os.PathLike[str], node: str | None = None) -> NodeKeys:

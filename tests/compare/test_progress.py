@@ -271,11 +271,14 @@ def test_an_interrupt_leaves_a_whole_table_and_the_cursor():
     os.close(terminal.master)
 
 
-def test_a_terminal_that_goes_away_does_not_end_a_comparison():
+def test_a_terminal_that_goes_away_does_not_end_a_comparison(tmp_path):
     """As after `disown`: no SIGHUP comes, and writing fails."""
-    terminal = Terminal('time.sleep(1); turn("exact", 2.03); turn("exact", 2.04)')
+    gone = tmp_path / "gone"
+    lines = "import os", f"while not os.path.exists({str(gone)!r}): time.sleep(0.01)", 'turn("exact", 2.03, 2.04)'
+    terminal = Terminal(("\n" + 8 * " ").join(lines))
     terminal.read_until("2.02")
     os.close(terminal.master)
+    gone.touch()
     assert terminal.end() == (0, b"")
 
 

@@ -11,6 +11,7 @@ from nalb.batching.lbb import RAPID
 from nalb.events import BatchEvent
 from nalb.failures import Cause, Phase
 from nalb.reporting.run_file import read_events
+from nalb.services.batching.sizer import WARM_UP
 from tests.failures import noted_in
 from tests.kvstore.test_store import run_job
 
@@ -84,12 +85,13 @@ def test_what_needs_no_job(script):
 
 
 def test_lbb_begins_by_profiles_and_tunes_a_disturbance_away(tmp_path):
+    """Disturbed from the first iteration that it sees: a chance delay before that would keep it from tuning rapidly for long."""
     script = Path(__file__).parent / "lbb_workers.py"
-    done = run_job(tmp_path, str(script), "30", "14", "150", flags=("--batching", "lbb"))
+    done = run_job(tmp_path, str(script), "30", str(WARM_UP), "300", flags=("--batching", "lbb"))
     assert done.returncode == 0, done.stdout + done.stderr
     events = [event for event in read_events(tmp_path / "run") if isinstance(event, BatchEvent)]
     assert events[0].sizes[0] > 65, "twice as fast by its profile, rank 0 is given about 80 of 120 at once"
-    assert RAPID in [event.reason for event in events[14:]]
+    assert RAPID in [event.reason for event in events[WARM_UP:]]
     assert events[-1].sizes[0] < 65
 
 

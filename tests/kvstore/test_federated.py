@@ -13,7 +13,7 @@ pytestmark = pytest.mark.mxnet
 
 
 def test_models_are_averaged_and_sizes_follow_speed(tmp_path):
-    done = run_job(tmp_path, str(CLIENTS), str(WARM_UP + 4), nodes=2, flags=("--batching", "lb-bsp-federated"))
+    done = run_job(tmp_path, str(CLIENTS), str(WARM_UP + 6), nodes=2, flags=("--batching", "lb-bsp-federated"))
     assert done.returncode == 0, done.stdout + done.stderr
     rows = [json.loads(line[line.index("{") :]) for line in done.stdout.splitlines() if '"sizes"' in line]
     first, second = (row["sizes"] for row in sorted(rows, key=lambda row: row["rank"]))

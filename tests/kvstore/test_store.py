@@ -64,7 +64,9 @@ def test_optimizer_states_are_of_the_same_parameters_in_a_job_and_without_one(tm
     script = str(Path(__file__).with_name("momenta.py"))
 
     def alone(what):
-        done = subprocess.run([sys.executable, script, what, str(tmp_path)], capture_output=True, text=True, timeout=60)
+        done = subprocess.run(
+            [sys.executable, script, what, str(tmp_path)], capture_output=True, text=True, timeout=120
+        )
         assert done.returncode == 0, done.stderr
 
     alone("save")
@@ -128,7 +130,7 @@ def test_wrong_sums_are_found(tmp_path, fault):
 )
 def test_unequal_calls_end_the_job_and_are_named(tmp_path, case, calls):
     script = str(Path(__file__).with_name("unequal_calls.py"))
-    done = run_job(tmp_path, script, case, flags=("--scheme", "exact"), timeout_s=60)
+    done = run_job(tmp_path, script, case, flags=("--scheme", "exact"))
     assert done.returncode == PeerError.exit_code, done.stdout + done.stderr
     failure = noted_in(tmp_path / "run")
     assert (failure.cause, failure.role) == (Cause.UNEQUAL, "worker")
@@ -138,7 +140,7 @@ def test_unequal_calls_end_the_job_and_are_named(tmp_path, case, calls):
 
 def test_a_worker_whose_sum_failed_half_way_makes_no_other_one(tmp_path):
     script = str(Path(__file__).with_name("unequal_calls.py"))
-    done = run_job(tmp_path, script, "fails_half_way", flags=("--scheme", "exact"), timeout_s=60)
+    done = run_job(tmp_path, script, "fails_half_way", flags=("--scheme", "exact"))
     assert done.returncode == 1, done.stdout + done.stderr
     assert "caught MXNetError" in done.stdout
     assert "a sum before this one failed" in noted_in(tmp_path / "run").detail
@@ -184,7 +186,7 @@ def test_what_fails_in_the_background_ends_the_job_and_is_told(tmp_path, case, c
 def test_a_worker_without_the_shim_ends_at_once(tmp_path, flags):
     bare = "import mxnet; mxnet.kv.create('nalb')"
     script = f"import os, sys; del os.environ['LD_PRELOAD']; os.execv(sys.executable, [sys.executable, '-c', {bare!r}])"
-    done = run_job(tmp_path, "-c", script, nodes=1, flags=flags, timeout_s=60)
+    done = run_job(tmp_path, "-c", script, nodes=1, flags=flags)
     assert done.returncode not in (0, 4), done.stdout + done.stderr  # 4: who waits in vain for another
     assert "the shim is not preloaded" in done.stderr
     assert "LD_PRELOAD, which named it, is gone: let the command's wrapper pass LD_PRELOAD on" in done.stderr
@@ -262,7 +264,7 @@ def test_a_worker_without_the_jobs_name_is_told_what_it_lacks(tmp_path, monkeypa
     monkeypatch.setenv("NALB_STARTUP_S", "8")
     argv = [sys.executable, "-m", "nalb.cli.main", "launch", "--local", "2", "--out", str(tmp_path / "run"), "--"]
     command = ["env", "-u", variable, sys.executable, str(WORKERS), "sums", str(tmp_path)]
-    done = subprocess.run([*argv, *command], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([*argv, *command], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode != 0
     assert noted_in(tmp_path / "run").cause is Cause.ABSENT
     assert f"lacks {variable}: have the command pass its environment on" in done.stderr

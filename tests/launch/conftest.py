@@ -89,20 +89,25 @@ class Launched:
 
     def wait_for(self, text: str, count: int = 1) -> None:
         """Until so many lines contain the text."""
-        end_s = time.monotonic() + START_LIMIT_S
-        with self._news:
-            while sum(text in line for line in self.lines) < count:
-                assert self.popen.poll() is None, self.output
-                assert time.monotonic() < end_s, self.output
-                self._news.wait(0.5)
+        self._wait_until(lambda: sum(text in line for line in self.lines) >= count)
 
     def wait_for_event(self, kind: type[AnyEvent]) -> None:
         """Until the coordinator has noted such an event."""
+        self._wait_until(lambda: any(isinstance(event, kind) for event in read_events(self.run_dir)))
+
+    def _wait_until(self, is_there: Callable[[], bool]) -> None:
+        """Fails where the launcher ends without it; what it printed last may come to the reader after the end."""
         end_s = time.monotonic() + START_LIMIT_S
-        while not any(isinstance(event, kind) for event in read_events(self.run_dir)):
-            assert self.popen.poll() is None, self.output
-            assert time.monotonic() < end_s, self.output
-            time.sleep(0.05)
+        with self._news:
+            while not is_there():
+                if self.popen.poll() is not None:
+                    break
+                assert time.monotonic() < end_s, self.output
+                self._news.wait(0.05)
+            else:
+                return
+        self._reader.join(END_LIMIT_S)
+        assert is_there(), self.output
 
     def pid(self, role: str, node: str, level: str | None = None) -> int:
         """Of a process of the job; level: of a server of a job by sites.

@@ -184,7 +184,8 @@ def test_who_ends_without_a_word_is_no_culprit_where_another_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str, code: int, named: tuple[str, str]
 ) -> None:
     """As workers whose stderr goes to a file: what they tell the launcher goes there too."""
-    monkeypatch.setattr(supervisor, "SETTLE_S", 1.0)  # a busy machine ends the scheduler late
+    monkeypatch.setattr(supervisor, "SETTLE_S", 5.0)  # a busy machine ends the scheduler late
+    monkeypatch.setattr(supervisor, "CULPRIT_S", 20.0)
     silent = Failure(cause=Cause.SILENT, detail="is silent", role="worker", node="n2", phase=Phase.FORWARD, iteration=3)
     ready = tmp_path / "ready"
     late = f"import time; open({str(ready)!r}, 'w').close(); time.sleep(0.1); "
@@ -221,11 +222,12 @@ def test_the_verdict_is_the_answer_where_no_culprit_ends(tmp_path: Path, monkeyp
     assert error.where.endswith(str(tmp_path / "logs"))
 
 
-def test_a_worker_that_ended_with_0_and_is_silent_has_not_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervisor, "CULPRIT_S", 0.5)
+def test_a_worker_that_ended_with_0_and_is_silent_has_not_left(tmp_path: Path) -> None:
+    ended = tmp_path / "ended"
     silent = Failure(cause=Cause.SILENT, detail="is silent", role="worker", node="n2", phase=Phase.FORWARD, iteration=3)
-    code = telling(silent, "raise SystemExit(4)")
-    specs = [spec("scheduler", "n0", code), spec("worker", "n2", "pass"), spec("worker", "n3", FOREVER)]
+    code = once_there(ended, telling(silent, "raise SystemExit(4)"))
+    ends = f"import os; open({str(ended)!r}, 'w').close(); os._exit(0)"
+    specs = [spec("scheduler", "n0", code), spec("worker", "n2", ends), spec("worker", "n3", FOREVER)]
     error = failure_of(tmp_path, specs)
     assert error.failure == replace(silent, cause=Cause.ENDED, detail=NOT_LEFT)
 
@@ -380,6 +382,9 @@ def test_what_a_worker_detached_ends_too(tmp_path: Path) -> None:
     detached = "import subprocess; subprocess.Popen(['sleep', '600'], start_new_session=True)"
     with job_of(tmp_path, [spec("worker", "n0", detached)]) as job:
         job.wait()
+        end_s = time.monotonic() + 10
+        while not marked(job.id) and time.monotonic() < end_s:
+            time.sleep(0.01)  # what it detached shows no environment until its exec is through
         assert len(marked(job.id)) == 1
     assert marked(job.id) == []
 
@@ -405,10 +410,18 @@ def test_what_cleared_its_environment_and_has_a_session_of_its_own_ends_too(tmp_
 
 def test_orphans_of_a_worker_leave_no_zombies_while_the_job_goes_on(tmp_path: Path) -> None:
     shown: list[str] = []
-    orphan = f"import os; os.system('setsid sleep 0.1 & echo $!'); {FOREVER}"
-    with job_of(tmp_path, [spec("worker", "n0", orphan)], show=shown.append) as job:
+    orphan = f"import os; os.system('setsid sleep 600 & echo $!'); {FOREVER}"
+
+    def has_gone() -> bool:
+        return bool(shown) and not Path("/proc", shown[0].rpartition(" ")[2]).exists()
+
+    def end_it(line: str) -> None:
+        os.kill(int(line.rpartition(" ")[2]), signal.SIGKILL)
+        shown.append(line)
+
+    with job_of(tmp_path, [spec("worker", "n0", orphan)], show=end_it) as job:
         end_s = time.monotonic() + 20
-        while not shown or Path("/proc", shown[0].rpartition(" ")[2]).exists():
+        while not has_gone():
             assert not job.finished()
             assert time.monotonic() < end_s
             time.sleep(0.01)

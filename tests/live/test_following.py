@@ -14,6 +14,7 @@ from nalb.live.following import BETWEEN_S, LAST_WORDS_S, Follower, metrics_besid
 from nalb.live.state import RUNNING
 from nalb.reporting.about_file import running, write_about
 from tests.live.test_state import READY, iterations
+from tests.ports import free_ports
 
 
 def append(run_dir, *events):
@@ -186,8 +187,7 @@ def test_a_directory_that_is_not_there_is_named(tmp_path):
 def test_metrics_end_with_whom_they_serve(tmp_path):
     """Also where that process is killed, and cannot end them."""
     pytest.importorskip("prometheus_client", reason="needs the extra metrics")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    (port,) = free_ports(1)
     with metrics_beside(tmp_path, None):
         pass
     with metrics_beside(tmp_path, port):

@@ -1,6 +1,7 @@
 """The delay line: what it does to packets over real links, and what its numbers are."""
 
 import hashlib
+import itertools
 import os
 import select
 import signal
@@ -9,7 +10,7 @@ import struct
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -99,10 +100,10 @@ def datagrams(emulation: Emulation) -> Iterator[tuple[socket.socket, socket.sock
         yield a, b
 
 
-def numbers_that_arrive(emulation: Emulation, count: int, gap_s: float = 0.0) -> list[int]:
-    """Send `count` numbered packets from a to b; the numbers in the order of arrival."""
+def numbers_that_arrive(emulation: Emulation, numbers: Iterable[int], gap_s: float = 0.0) -> list[int]:
+    """Send numbered packets from a to b; the numbers in the order of arrival."""
     with datagrams(emulation) as (a, b):
-        for number in range(count):
+        for number in numbers:
             a.send(number.to_bytes(4, "big"))
             time.sleep(gap_s)
         b.settimeout(1)
@@ -118,7 +119,7 @@ def numbers_that_arrive(emulation: Emulation, count: int, gap_s: float = 0.0) ->
 def test_equal_seeds_lose_the_same_packets(name: str):
     network = a_network(name, "loss_percent = 10")
     with network_up(network) as emulation:
-        arrived = numbers_that_arrive(emulation, 2000)
+        arrived = numbers_that_arrive(emulation, range(2000))
     joint = wires(network)["a"].joint
     assert joint is not None
     library, seed = Library.load(), joint.seeds[0] ^ LOSS_STREAM
@@ -186,23 +187,36 @@ def test_a_line_that_stood_still_says_so(name: str):
     assert delay_line.shortfall(Counters(bunches=1000, late=10)) is None
 
 
+def noted_until_after(change: threading.Thread, sent: list[int]) -> Iterator[int]:
+    """Numbers for 200 packets before the change, those amid it, and 200 after it."""
+    for number in itertools.count():
+        if number == 200:
+            change.start()
+        if number < 200 or change.is_alive():
+            last = number + 200
+        if number > last:
+            return
+        sent.append(number)
+        yield number
+
+
 @pytest.mark.root
 def test_a_delay_that_falls_keeps_the_order(name: str):
     with network_up(a_network(name, "delay_ms = 100")) as emulation:
         lowered = [delay_line.Rule(0, way, None, 5) for way in (0, 1)]
-        timer = threading.Timer(0.2, delay_line.set_rules, (emulation.hub_namespace(), lowered))
-        timer.start()
-        arrived = numbers_that_arrive(emulation, 500, 0.001)
-        timer.join()
-    assert arrived == list(range(500))
+        lowering = threading.Thread(target=delay_line.set_rules, args=(emulation.hub_namespace(), lowered))
+        sent: list[int] = []
+        arrived = numbers_that_arrive(emulation, noted_until_after(lowering, sent), 0.001)
+        lowering.join()
+    assert arrived == sent
 
 
 @pytest.mark.root
 def test_jitter_keeps_the_order_and_reordering_does_not(name: str):
     with network_up(a_network(name, "delay_ms = 20\njitter_ms = 20")) as emulation:
-        assert numbers_that_arrive(emulation, 300, 0.001) == list(range(300))
+        assert numbers_that_arrive(emulation, range(300), 0.001) == list(range(300))
     with network_up(a_network(name, "delay_ms = 20\nreorder_percent = 10")) as emulation:
-        arrived = numbers_that_arrive(emulation, 300, 0.001)
+        arrived = numbers_that_arrive(emulation, range(300), 0.001)
     assert sorted(arrived) == list(range(300))
     overtaking = [
         number for place, number in enumerate(arrived) if any(earlier < number for earlier in arrived[place:])

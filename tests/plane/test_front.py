@@ -25,6 +25,7 @@ from nalb.services.exchange.messages import CallAgreed, Finish
 
 LIMIT_S = 20.0
 WAIT_S = 0.3
+LONG_WAIT_S = 2.0  # that a busy machine does not add to what takes no time
 SIZES = (3000, 2001)  # an iteration; 2001 elements end off the alignment
 
 
@@ -63,8 +64,7 @@ class Job:
     def __init__(self, ends, silence_s=LIMIT_S):
         self.thread = ThreadPoolExecutor(1)
         making = self.thread.submit(Front, o.Start(0, 2, "n0", "127.0.0.1", True), LIMIT_S, silence_s)
-        while not ends and not making.done():
-            pass
+        until(lambda: ends or making.done())
         if making.done():
             making.result()
         self.agent = Agent(ends.pop())
@@ -186,7 +186,7 @@ def test_a_place_is_used_again_once_its_sum_was_read(job):
     job.agent.tell(o.Summed(0, 3000))
     assert job.agent.hear().tensor == 0
     assert isinstance(again.result(LIMIT_S), PlaneSum)
-    assert said == [(0, 3000), "ended"]
+    until(lambda: said == [(0, 3000), "ended"])  # the place is free before the sum's owner is told
 
 
 def test_an_iteration_of_the_ring_is_told_once_all_its_sums_are_done(job):
@@ -213,7 +213,7 @@ def test_how_long_the_script_waited_for_a_plan_is_told(job, by_ring):
             one.begin(lambda *_: None, lambda _: None)
             job.agent.tell(o.Summed(tensor, SIZES[tensor]))
     placed = job.place(3000)
-    time.sleep(2 * WAIT_S)  # the thread may ask a moment later
+    time.sleep(2 * LONG_WAIT_S)  # the thread may ask a moment later
     assert not placed.done()
     job.agent.tell(o.Route(registration=0, first=1, until=1, by_ring=by_ring))
     next_ways = placed.result(LIMIT_S), job.place(2001).result(LIMIT_S)
@@ -221,11 +221,11 @@ def test_how_long_the_script_waited_for_a_plan_is_told(job, by_ring):
         for one in next_ways:
             one.done()
         first, second = (job.hear_next(o.RingDone) for _ in range(2))
-        assert first.started_s - first.asked_s < WAIT_S <= second.started_s - second.asked_s
+        assert first.started_s - first.asked_s < LONG_WAIT_S <= second.started_s - second.asked_s
     else:
         sums = [job.hear_next(o.Sum) for _ in range(4)]
         waits_s = [one.planned_s - one.asked_s for one in sums]
-        assert waits_s[0] == waits_s[1] < WAIT_S <= waits_s[2] == waits_s[3]
+        assert waits_s[0] == waits_s[1] < LONG_WAIT_S <= waits_s[2] == waits_s[3]
 
 
 def test_memory_is_let_go_where_the_ring_takes_over(job):
@@ -258,7 +258,7 @@ def test_memory_is_kept_for_a_sum_that_another_thread_has_placed_and_not_begun(j
     for number, elements in enumerate(SIZES):
         job.agent.tell(o.Summed(number, elements))
     assert isinstance(next_one.result(LIMIT_S), RingSum)
-    assert said == [[(0, elements), "ended"] for elements in SIZES]
+    until(lambda: said == [[(0, elements), "ended"] for elements in SIZES])
 
 
 def test_an_iteration_that_breaks_off_is_waited_for(job):

@@ -1,5 +1,7 @@
 """The guardian itself, as a launcher leaves it behind."""
 
+import os
+import signal
 import socket
 import subprocess
 import time
@@ -28,8 +30,9 @@ def test_adopted_children_are_reaped_and_those_of_other_code_are_not(monkeypatch
     monkeypatch.setattr(guardian, "REAP_S", 0.0)
     with guardian.Descent() as descent:
         own = subprocess.Popen(["sh", "-c", "exit 3"])
-        told = subprocess.run(["sh", "-c", "setsid sleep 0.1 > /dev/null & echo $!"], capture_output=True, check=True)
+        told = subprocess.run(["sh", "-c", "setsid sleep 600 >&2 & echo $!"], stdout=subprocess.PIPE, check=True)
         orphan = Path("/proc", told.stdout.decode().strip())
+        os.kill(int(orphan.name), signal.SIGKILL)
         end_s = time.monotonic() + 10
         while orphan.exists():
             descent.reap([own.pid])

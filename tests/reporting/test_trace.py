@@ -8,6 +8,7 @@ from math import nan
 import pytest
 
 from nalb.cli import main as cli
+from nalb.reporting.about_file import write_about
 from nalb.reporting.link_figures import throughput_inside
 from nalb.reporting.record import read_record, read_timeline, record_of
 from nalb.reporting.share_figures import bytes_by_scheme, shares_over_iterations
@@ -109,7 +110,7 @@ def test_no_two_spans_of_a_row_overlap(run_dir):
 
 
 def test_messages_keep_the_names_of_their_own_job_where_nodes_left(tmp_path):
-    """Launched anew with fewer hosts, a job appends to the same record."""
+    """One script under a command of nalb may have jobs of different nodes one after another."""
     jobs = ["n0", "n1", "n2", "n3"], ["n0", "n2", "n3"]
     events = []
     for number, names in enumerate(jobs):
@@ -122,6 +123,7 @@ def test_messages_keep_the_names_of_their_own_job_where_nodes_left(tmp_path):
             iteration_event(at_s + 2, 0, "exact", 2.0, names, configured, True, 0),
         ]
     write_events(tmp_path, events)
+    write_about(tmp_path, "1.2.3", ["launch"])
     assert read_timeline(tmp_path).nodes == jobs[0]
     assert cli.run(["trace", str(tmp_path)]) == 0
     trace = json.loads((tmp_path / "trace.json").read_text())

@@ -3,7 +3,6 @@
 import importlib.util
 import json
 import os
-import socket
 import subprocess
 import sys
 from contextlib import ExitStack
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from kvstore_patch.shim import TRANSPORTS, Sample, preload_environment
+from tests.ports import free_ports
 
 JOB_LIMIT_S = 120.0
 LIBZMQ = {"mxnet": "libmxnet.so", "pyzmq": "libzmq-"}  # how the file begins
@@ -23,13 +23,6 @@ pytestmark = [
 ]
 
 
-def free_port() -> int:
-    """A port that nothing listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 def run_job(transport: str, script: str, servers: int, workers: int) -> list:
     """Run the job to its end; returns what each worker reports. Every process is gone afterwards, whatever happened."""
     environment = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ} | {
@@ -38,7 +31,7 @@ def run_job(transport: str, script: str, servers: int, workers: int) -> list:
         "MXNET_KVSTORE_BIGARRAY_BOUND": "1000000000",
         "DMLC_NODE_HOST": "127.0.0.1",
         "DMLC_PS_ROOT_URI": "127.0.0.1",
-        "DMLC_PS_ROOT_PORT": str(free_port()),
+        "DMLC_PS_ROOT_PORT": str(free_ports(1)[0]),
         "DMLC_NUM_SERVER": str(servers),
         "DMLC_NUM_WORKER": str(workers),
     }

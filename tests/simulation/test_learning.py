@@ -103,6 +103,14 @@ def test_a_slow_server_that_is_no_worker_keeps_nobody_waiting(mbps):
     assert_near_bound(nodes, rates(100, 100, 100, 100, mbps), 12, settled=4)
 
 
+def test_windows_by_true_capacities_are_those_that_the_planner_comes_to():
+    """Of a server that has its probe alone, though less would be best."""
+    nodes, links = [*(Node(f"n{i}") for i in range(4)), Node("s", is_worker=False)], rates(100, 100, 100, 100, 1)
+    planner = planner_of(nodes, [Tensor("w", 1_000_000, "float32")], 1000.0)
+    by_planner("exact", nodes, planner.layout, links, 6, planner, MessageWeight())
+    assert windows_of(planner.layout, nodes, links)[:4] == pytest.approx(list(planner.present.windows)[:4], rel=0.1)
+
+
 def test_a_node_that_comes_back_is_not_taken_for_a_faster_one():
     nodes, tensors = [Node(f"n{i}") for i in range(4)], [Tensor("w", 500_000, "float32")]
     planner = planner_of(nodes, tensors, 1000.0)

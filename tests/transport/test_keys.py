@@ -128,14 +128,21 @@ def test_nodes_that_no_file_can_hold(addresses: dict[str, str], says: str) -> No
         make_keys(addresses)
 
 
-def test_a_full_disk_leaves_no_keys(tmp_path: Path) -> None:
-    """On a disk that has room for the first of two files alone."""
+@pytest.mark.parametrize("names", [[], ["a", "b"]])
+def test_a_full_disk_leaves_the_keys_as_they_were(tmp_path: Path, names: list[str]) -> None:
+    """On a disk that has room for one file beside the keys that the four new ones would replace."""
     if subprocess.run(rootless.TRIAL, capture_output=True, check=False).returncode != 0:
         pytest.skip("needs user namespaces")
-    nalb = f"{sys.executable} -m nalb.cli.main keys --nodes a=10.0.0.1,b=10.0.0.2 --out {tmp_path}"
-    disk = f"mount -t tmpfs -o mode=700,size=4k tmpfs {tmp_path} && {{ {nalb}; echo $? $(ls -A {tmp_path}); }}"
+    before, folder = tmp_path / "before", tmp_path / "keys"
+    before.mkdir(0o700)
+    folder.mkdir()
+    if names:
+        write_keys(before, make_keys({name: f"host-{name}" for name in names}))
+    nalb = f"{sys.executable} -m nalb.cli.main keys --force --out {folder} --nodes a=10.0.0.1,b=10.0.0.2,c=10.0.0.3,d=10.0.0.4"
+    steps = f"cp -a {before}/. {folder} && {{ {nalb}; echo $?; diff -r {before} {folder}; }}"
+    disk = f"mount -t tmpfs -o mode=700,size={4 * len(names) + 4}k tmpfs {folder} && {steps}"
     done = subprocess.run([*rootless.UNSHARE, "sh", "-c", disk], capture_output=True, text=True, check=False)
-    says = f"nalb keys: {tmp_path}: No space left on device: make room there, or choose another directory\n"
+    says = f"nalb keys: {folder}: No space left on device: make room there, or choose another directory\n"
     assert (done.stdout, done.stderr) == (f"{MachineError.exit_code}\n", says)
 
 

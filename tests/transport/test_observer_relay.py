@@ -47,7 +47,7 @@ def pass_on(run_dir: Path, ahead_s: float, late_s: float = 0.0) -> list[AnyEvent
 def test_the_coordinators_moments_are_put_on_the_launchers_clock(tmp_path: Path, ahead_s: float) -> None:
     before_s = time.monotonic()
     seen = pass_on(tmp_path, ahead_s, late_s=1.0)
-    assert before_s <= seen[0].at_s < before_s + 0.5
+    assert before_s <= seen[0].at_s <= time.monotonic() - 1.0, "when it came, not when the launcher looked"
     of_launcher = told(seen[0].at_s)
     for event, expected in zip(seen, of_launcher, strict=True):
         assert event.at_s == pytest.approx(expected.at_s, abs=1e-6)
@@ -66,7 +66,9 @@ def test_observers_see_the_moments_of_the_file(tmp_path: Path) -> None:
         ready = ReadyEvent(at_s=time.monotonic() + UPTIME_S, nodes=["a"])
         relay.relay(wire.encode(wire.Told(ready)))
         [filed] = relay.last_events()
-        seen += observer.events(0.5)
+        end_s = time.monotonic() + 20
+        while len(seen) < 2 and time.monotonic() < end_s:
+            seen += observer.events(0.05)
     assert seen[1:] == [filed] == read_events(tmp_path)
     assert filed.at_s == pytest.approx(time.monotonic(), abs=10.0)
 

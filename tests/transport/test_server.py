@@ -79,6 +79,23 @@ with CoordinatorThread(settings) as coordinator:
 """
 
 
+# a coordinator that waits for its job; ends once it could plan with caps of pairs at once
+WAITING = """
+import os, sys, time
+from nalb.settings import for_agents
+from nalb.transport.server import CoordinatorThread
+settings = for_agents(os.environ, node="n0", endpoint="tcp://127.0.0.1:0", size=2, role="scheduler")
+with CoordinatorThread(settings):
+    while not hasattr(sys.modules.get("nalb.planning.pair_caps"), "level_with_pairs"):
+        time.sleep(0.1)
+"""
+
+
+def test_a_coordinator_imports_the_solver_before_a_plan_needs_it() -> None:
+    """Within a plan the import would take longer, on an overloaded machine, than others wait for a sign of life."""
+    subprocess.run([sys.executable, "-c", WAITING], env=AS_LAUNCHED, timeout=30.0, check=True)
+
+
 def test_a_process_that_comes_once_all_have_met_ends_alone() -> None:
     """Though it has the name and the rank of one that is there."""
     command = [sys.executable, "-c", JOB, LATE]

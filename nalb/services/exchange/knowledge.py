@@ -22,10 +22,12 @@ from nalb.planning.nodes import (
     Capacities,
     CoreTimes,
     Floats,
+    Node,
     are_workers,
     capped_s,
     completion_s,
     pushed_while_served_bytes,
+    server_indices,
 )
 from nalb.planning.precisions import EXPOSED, STEPS, IterationPace, Precisions, bytes_in
 from nalb.planning.slices import Layout, Tensor
@@ -113,21 +115,36 @@ class Known:
             return None
         # A site's slices share its uplink.
         least = estimate.least[:, are_workers(nodes)] if estimate.uplinks is None else estimate.uplinks.least
-        uplinks = (capacities.up * are_workers(nodes)).tolist()
-        shares, slice_bytes = plan.held_shares, layout.common_bytes
-        pushed_bytes = pushed_while_served_bytes(nodes, shares, capacities, slice_bytes, plan.predicted_s)
+        slices = slice_pace(plan, nodes, layout, capacities)
         return LinkPace(
             plan.predicted_s,
-            usual_windows(slice_bytes, len(self.nodes.rank_of_node), uplinks, pushed_bytes),
+            slices.usual,
             layout.model_bytes,
             layout.wire_part,
-            uplinks,
+            slices.uplinks,
             self.round_trip_s if self.round_trip_s >= wire.FAR_S else 0.0,
-            capped_s(nodes, shares, capacities, slice_bytes),
+            slices.capped_s,
             self.is_bbr,
             float(least.min(axis=0).max()),
             self.compute_spread_s,
         )
+
+
+class SlicePace(NamedTuple):
+    """What a plan's slices mean for windows. The fields are as in LinkPace."""
+
+    uplinks: list[float]
+    usual: list[int]
+    capped_s: float
+
+
+def slice_pace(plan: Distribution, nodes: Sequence[Node], layout: Layout, capacities: Capacities) -> SlicePace:
+    """What a plan's slices mean for windows with these capacities, by which the plan's time was predicted."""
+    uplinks = (capacities.up * are_workers(nodes)).tolist()
+    shares, slice_bytes = plan.held_shares, layout.common_bytes
+    pushed_bytes = pushed_while_served_bytes(nodes, shares, capacities, slice_bytes, plan.predicted_s or 0.0)
+    usual = usual_windows(slice_bytes, len(server_indices(nodes)), uplinks, pushed_bytes)
+    return SlicePace(uplinks, usual, capped_s(nodes, shares, capacities, slice_bytes))
 
 
 class Learned(NamedTuple):

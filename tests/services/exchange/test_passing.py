@@ -26,10 +26,11 @@ def test_so_many_iterations_and_the_one_before_count():
     assert most(passing, 2) == most(passing, 3) == [210 + 3 * HEADERS, 90 + 3 * HEADERS]
 
 
-def test_the_first_iteration_counts_twice():
+def test_before_the_first_iteration_a_broadcast_and_a_sum_may_have_gone_to_one_server():
     passing = PassingBytes(2)
-    passing.note(EQUAL)
-    assert most(passing, 1) == [100 + 2 * HEADERS] * 2
+    passing.note(UNEVEN)
+    before = 2 * (100 + 2 * HEADERS)
+    assert most(passing, 1) == [80 + HEADERS + before, 20 + HEADERS + before]
 
 
 def test_nothing_bounds_what_passes_without_a_plan():
@@ -47,7 +48,7 @@ def test_what_a_node_leads_passes_twice_more():
     passing = PassingBytes(2)
     led = replace(EQUAL, by_site=SitePlan(sites, ((0, 1),), ((0, 0),), (60, 40)))
     passing.note(led)
-    assert most(passing, 1) == [2 * 170 + 2 * HEADERS, 2 * 130 + 2 * HEADERS]
+    assert most(passing, 1) == [170 + HEADERS + 2 * (300 + 2 * HEADERS), 130 + HEADERS + 2 * (300 + 2 * HEADERS)]
 
 
 def test_a_long_job_remembers_only_the_last_plans():
