@@ -43,19 +43,46 @@ def build(seed: int, is_smooth: bool = False) -> list[nn.HybridBlock]:
 
 
 def train_alone(args: argparse.Namespace, net: nn.HybridSequential, images: Bytes, labels: Labels) -> None:
-    """Train the same steps in one process, without a job."""
+    """Train the same steps in one process, without a job; print one JSON line per epoch."""
     net.hybridize()
     trainer = gluon.Trainer(net.collect_params(), args.optimizer, {"learning_rate": args.lr}, kvstore=None)
     loss_of = gluon.loss.SoftmaxCrossEntropyLoss()
     stream = Stream(
         len(images), args.total, lambda epoch: np.random.default_rng([args.seed, epoch]).permutation(len(images))
     )
-    for iteration in range(args.steps or stream.end_of_epoch(0) * args.epochs):
-        chosen = stream.batch(iteration, 0, args.total)
-        with autograd.record():
-            loss = loss_of(net(to_input(images[chosen])), mx.nd.array(labels[chosen]))
-        loss.backward()
-        trainer.step(args.total)
+    begin = 0
+    for epoch in range(args.steps or args.epochs):  # every epoch has a step
+        start_s, total = time.monotonic(), mx.nd.zeros((1,))
+        end = stream.end_of_epoch(begin)
+        if args.steps:
+            end = min(end, args.steps)
+        for iteration in range(begin, end):
+            chosen = stream.batch(iteration, 0, args.total)
+            with autograd.record():
+                loss = loss_of(net(to_input(images[chosen])), mx.nd.array(labels[chosen]))
+            loss.backward()
+            trainer.step(args.total)
+            total += loss.sum()
+        mean_loss = float(total.asscalar()) / ((end - begin) * args.total)
+        show(args, net, epoch, end, mean_loss, time.monotonic() - start_s)
+        begin = end
+        if end == args.steps:
+            break
+
+
+def show(
+    args: argparse.Namespace, net: nn.HybridSequential, epoch: int, updates: int, loss: float, took_s: float
+) -> None:
+    """Print an epoch's loss, its time, and the net's accuracy on test images as a JSON line."""
+    images, labels = load(args.data, "t10k")
+    row = {
+        "epoch": epoch,
+        "updates": updates,
+        "loss": round(loss, 6),
+        "accuracy": accuracy(net, images[: args.test_images], labels[: args.test_images]),
+        "seconds": round(took_s, 2),
+    }
+    print(json.dumps(row), flush=True)
 
 
 def train(args: argparse.Namespace, net: nn.HybridSequential, images: Bytes, labels: Labels) -> None:
@@ -99,17 +126,7 @@ def train(args: argparse.Namespace, net: nn.HybridSequential, images: Bytes, lab
         total += trainer.loss_sum()
         took_s = time.monotonic() - start_s
         if store.rank == 0:
-            test_images, test_labels = load(args.data, "t10k")
-            right = accuracy(net, test_images[: args.test_images], test_labels[: args.test_images])
-            loss = round(total / (end * args.total), 6)
-            row = {
-                "epoch": epoch,
-                "updates": at.iteration,
-                "loss": loss,
-                "accuracy": right,
-                "seconds": round(took_s, 2),
-            }
-            print(json.dumps(row), flush=True)
+            show(args, net, epoch, at.iteration, total / (end * args.total), took_s)
         if at.iteration == args.steps:
             break
         at = Progress(at.iteration, epoch + 1)

@@ -156,10 +156,13 @@ class Emulation:
             one.check()
 
     def close(self) -> None:
-        """Stop checking the network's processes, since the network is about to be removed."""
+        """End the network's processes, since the network is about to be removed.
+
+        The removal of namespaces ends those that are in a namespace with a name. Someone may have removed a name by hand.
+        """
         self._guardian = None
         while self._needed:
-            self._needed.pop().close()
+            self._needed.pop().end()
 
     def set_up(self, guardian: NetworkGuardian) -> None:
         """Build the network. If that fails, the guardian must remove what was made."""
@@ -253,9 +256,9 @@ def network_up(network: Network, limits: cpu_limits.CpuLimits | None = None) -> 
             try:
                 yield emulation
             finally:
-                emulation.close()
                 if (shortfall := emulation.delay_shortfall()) is not None:
                     log.warning("%s", shortfall)
+                emulation.close()
         finally:
             guardian.take_down()
 

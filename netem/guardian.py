@@ -89,10 +89,13 @@ def _take_down_if_ours(name: str, ours: tuple[int, int] | None) -> None:
 
     if ours is None:
         return
+    standing = namespaces.standing(name)
     found = namespaces.identity(namespaces.hub_namespace(name))
     # A file on another device is no namespace: only the hub's name is left of the network.
     if found is not None and (found == ours or found[0] != ours[0]):
         build.take_down(name)
+    elif found is None:  # someone removed the hub; a network of this name has one from its first to its last moment
+        namespaces.remove(standing)
     cgroups.remove(cgroups.standing(name, ours[1]))  # these remain if someone removed the hub by hand
 
 

@@ -61,15 +61,13 @@ def standing(network_name: str) -> list[str]:
 
 
 def networks() -> dict[str, list[str]]:
-    """The networks that are up, each with the names of its nodes and sites."""
-    names = sorted(
-        name.removeprefix(PREFIX) for name in netns.listnetns() if name.startswith(PREFIX) and is_namespace(name)
-    )
-    return {
-        hub: [name.removeprefix(f"{hub}.") for name in names if name.startswith(f"{hub}.")]
-        for hub in names
-        if "." not in hub
-    }
+    """The networks that have a namespace, each with the names of its nodes and sites. One without a hub is a leftover."""
+    found: dict[str, list[str]] = {}
+    for name in sorted(netns.listnetns()):
+        if name.startswith(PREFIX) and is_namespace(name):
+            network, _, node = name.removeprefix(PREFIX).partition(".")
+            found.setdefault(network, []).extend([node] * bool(node))
+    return found
 
 
 def is_namespace(name: str) -> bool:
@@ -179,8 +177,20 @@ def _empty(names: dict[tuple[int, int], str]) -> None:
 
 
 def inside(namespace: str, function: Callable[[], T]) -> T:
-    """Call function() in a thread that has entered the namespace; return its result or raise its error."""
-    return _in_thread(f"inside {namespace}", lambda: netns.setns(namespace, flags=0), function)
+    """Call function() in a thread that has entered the namespace; return its result or raise its error.
+
+    Raises MachineError where there is no such namespace.
+    """
+
+    def enter() -> None:
+        try:
+            netns.setns(namespace, flags=0)
+        except FileNotFoundError:
+            raise MachineError(
+                f"namespace {namespace} is gone, removed while in use: run `nalb net down` and start again"
+            ) from None
+
+    return _in_thread(f"inside {namespace}", enter, function)
 
 
 def inside_scratch(function: Callable[[], T]) -> T:

@@ -21,6 +21,7 @@ from nalb.cli.flags import (
     add_token_flags,
     around_of,
     check_batch_flags,
+    check_batch_total,
     check_metrics_flag,
     check_token_flags,
     command_of,
@@ -238,8 +239,8 @@ def _command(args: argparse.Namespace) -> tuple[str, ...]:
         )
     if command and args.iterations is not None:
         raise InputError(f"--iterations {args.iterations}: your training decides how many: leave it out")
-    if command and args.batch_total is not None and args.batch_total < 1:
-        raise InputError(f"--batch-total {args.batch_total}: give 1 sample or more")
+    if command:
+        check_batch_total(args.batch_total)
     if not command and args.rounds is not None:
         raise InputError(f"--rounds {args.rounds}: only your own training has rounds: leave it out, or give a command")
     if args.rounds is not None and not 1 <= args.rounds <= ROUNDS_MOST:

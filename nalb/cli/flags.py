@@ -23,7 +23,7 @@ from nalb.launch.hosts import load_hosts
 from nalb.launch.network import configured_capacities, job_nodes
 from nalb.live.following import check_port, metrics_beside
 from nalb.measurement.estimators import DEFAULT_ESTIMATOR, ESTIMATORS
-from nalb.options import JOINT_BATCHING, NETWORK_PREDICTORS, PREDICTORS, STALENESS_MOST, JobOptions
+from nalb.options import BATCH_MOST, JOINT_BATCHING, NETWORK_PREDICTORS, PREDICTORS, STALENESS_MOST, JobOptions
 from nalb.planning.nodes import Capacities, Node
 from nalb.planning.slices import Tensor
 from nalb.reporting.about_file import running, write_about
@@ -230,10 +230,15 @@ def job_options(args: argparse.Namespace, encryption: Encryption = PLAIN) -> Job
     return JobOptions(**said)
 
 
+def check_batch_total(samples: int | None) -> None:
+    """Raise InputError for a --batch-total that no job can have."""
+    if samples is not None and not 1 <= samples <= BATCH_MOST:
+        raise InputError(f"--batch-total {samples}: give 1 to {BATCH_MOST} samples")
+
+
 def check_batch_flags(args: argparse.Namespace, batchings: Sequence[str]) -> None:
     """Raise InputError for flags of add_batch_flags that are wrong or would have no effect on these batchings."""
-    if args.batch_total is not None and args.batch_total < 1:
-        raise InputError(f"--batch-total {args.batch_total}: give 1 sample or more")
+    check_batch_total(args.batch_total)
     if args.batch_most is not None:
         batch_maxima(args.batch_most, args.batch_most.count(",") + 1, "--batch-most")
     if not batchings and (args.batch_total or args.batch_most):

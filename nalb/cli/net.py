@@ -76,10 +76,15 @@ def _random(args: argparse.Namespace) -> int:
 
 
 def _status() -> int:
-    up = namespaces.networks()
-    for name, nodes in up.items():
-        print(f"network {name} is up: {listed(nodes)}")
-    if not up:
+    found = namespaces.networks()
+    for name, nodes in found.items():
+        if namespaces.is_namespace(namespaces.hub_namespace(name)):
+            print(f"network {name} is up: {listed(nodes)}")
+        else:
+            print(
+                f"network {name} is not whole: its hub is gone, and left are {listed(nodes)}; run `nalb net down {name}`"
+            )
+    if not found:
         print("no network is up")
     return 0
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from nalb.errors import MachineError
 from nalb.process.exhaustion import explained
-from nalb.process.kernel_calls import open_process
+from nalb.process.kernel_calls import open_process, send_signal
 from nalb.process.own_program import python_path
 from nalb.process.proc import require_own_proc
 
@@ -37,8 +37,10 @@ class Daemon:
         if poller.poll(0):
             raise self._has_ended()
 
-    def close(self) -> None:
-        """Stop watching the process."""
+    def end(self) -> None:
+        """Kill the process, and stop watching it."""
+        with suppress(ProcessLookupError):
+            send_signal(self._descriptor, signal.SIGKILL)
         os.close(self._descriptor)
 
     def _has_ended(self) -> MachineError:

@@ -7,18 +7,18 @@ import secrets
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent import futures
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from time import monotonic, sleep
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 import torch.distributed as dist
 
-from nalb.errors import PeerError, one_line
+from nalb.errors import InputError, PeerError, listed, one_line
 from nalb.failures import Cause, Failure, JobFailed, Phase
 from nalb.plane import orders as o
 from nalb.plane.front import Front
@@ -39,8 +39,32 @@ CUT_OFF_LOOKS = 2  # in a row at which gloo has lost a connection: it takes a mo
 FIRST_LOOK_S, LONGEST_LOOK_S = 0.01, 1.0  # between looks at the words of ranks that may have ended
 LEAST_S = 0.002  # of a wait: torch counts milliseconds, and waits without limit for none
 NOT_OVER_S = 0.1  # before its end a wait that fails has not come to its end
+ALIKE = {  # variables that machines must have alike, and what to do where they have not
+    "NALB_KEYS": "give all machines the keys of one `nalb keys`, or none",
+    "NALB_SITES": "give all machines the same list, or none",
+}
 
 _has_joined = False  # whether this process has been in a job: the launcher's coordinator serves the first one only
+
+
+class _Host(NamedTuple):
+    """What each rank tells of its machine."""
+
+    machine: str
+    shares: bool  # whether ranks share it
+    name: str
+    pid: int
+    alike: dict[str, str | None]  # of ALIKE: what stands for each value; None: it is not set
+
+    @classmethod
+    def own(cls) -> "_Host":
+        environ = os.environ
+        shares = environ.get("LOCAL_WORLD_SIZE", "1") != "1"
+        alike = {
+            "NALB_KEYS": "set" if "NALB_KEYS" in environ else None,  # each machine has a path of its own
+            "NALB_SITES": _digest(environ["NALB_SITES"]) if environ.get("NALB_SITES") else None,
+        }
+        return cls(own_machine(environ), shares, own_name(environ), os.getpid(), alike)
 
 
 class TorchJob:
@@ -51,21 +75,26 @@ class TorchJob:
         # until this rank has left: a next default group of the process must not find this store's keys
         self._store: dist.Store | None = store
         self._rank = rank
-        own = own_machine(os.environ), os.environ.get("LOCAL_WORLD_SIZE", "1") != "1", own_name(os.environ)
-        hosts = told_by_all(store, "host", rank, size, own)
-        machines = machines_of([(machine, shares) for machine, shares, _ in hosts])
+        hosts = [_Host(*one) for one in told_by_all(store, "host", rank, size, _Host.own())]
+        machines = machines_of([(one.machine, one.shares) for one in hosts])
         firsts = [ranks[0] for ranks in machines]
         self.is_needed = len(machines) > 1  # else the group of all ranks is gloo's alone
         self.front: Front | None = None
         self.groups: weakref.WeakSet[Gloo] = weakref.WeakSet()  # by which sums may go
         self._cut_off = 0  # looks in a row that found one of them cut off
         self.machine: Machine | None = None  # None: each rank is alone on its machine
+        names = [hosts[first].name for first in firsts]
+        nodes = [
+            name if names.count(name) == 1 else f"{name}.{first}" for name, first in zip(names, firsts, strict=True)
+        ]
+        told = {node: hosts[first].alike for node, first in zip(nodes, firsts, strict=True)}
+        if self.is_needed and (why := _unlike(told)):
+            with suppress(JobFailed):  # whoever holds the store must not end before all ranks know
+                told_by_all(store, "refusal", rank, size, why, ANSWER_S)
+            raise InputError(why)
         if self.is_needed and rank in firsts:
-            names = [hosts[first][2] for first in firsts]
-            nodes = [
-                name if names.count(name) == 1 else f"{name}.{first}" for name, first in zip(names, firsts, strict=True)
-            ]
-            self.front = _join(store, firsts.index(rank), nodes)
+            beside = [(one, hosts[one].pid) for one in machines[firsts.index(rank)] if one != rank]
+            self.front = _join(store, firsts.index(rank), nodes, beside)
             self.front.ends_script, self.front.waits_elsewhere = ends_script, waits_in_torch
             self.front.why_in_vain = self._why_in_vain
         if self.is_needed and len(machines) < size:
@@ -144,7 +173,7 @@ def meet(store: dist.Store, rank: int, size: int) -> str:
     words = told_by_all(store, "word", rank, size, secrets.token_hex(8))
     pause_s = FIRST_LOOK_S
     while True:
-        name = hashlib.sha256(" ".join(words).encode()).hexdigest()[:16]
+        name = _digest(" ".join(words))
         _tell(store, f"read/{name}/", rank, True)
         keys = [f"read/{name}/{one}" for one in range(size)]
         if _asked(partial(store.check, keys), ANSWER_S):  # to wait for them would have torch warn each time
@@ -178,14 +207,32 @@ def new_gloo(store: dist.Store, rank: int, size: int, timeout: timedelta) -> Glo
     return Gloo(store, rank, size, timeout, address)
 
 
-def _join(store: dist.Store, rank: int, nodes: Sequence[str]) -> Front:
-    """Start an agent, and let it join the job with all others. nodes: by rank."""
+def _unlike(told: Mapping[str, Mapping[str, str | None]]) -> str:
+    """How machines differ in what must be alike, and what to do; empty: they do not. told: `_Host.alike` by the machine's name."""
+    for variable, hint in ALIKE.items():
+        values = {node: alike[variable] for node, alike in told.items()}
+        having = [node for node, value in values.items() if value is not None]
+        without = [node for node, value in values.items() if value is None]
+        others = [node for node in having if values[node] != values[having[0]]]
+        if having and without:
+            return f"environment variable {variable} is set on {listed(having)}, but not on {listed(without)}: {hint}"
+        if others:
+            return f"environment variable {variable} differs between {having[0]} and {listed(others)}: {hint}"
+    return ""
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _join(store: dist.Store, rank: int, nodes: Sequence[str], beside: list[tuple[int, int]]) -> Front:
+    """Start an agent, and let it join the job with all others. nodes: by rank. beside: as in `Start`."""
     global _has_joined
     node, size = nodes[rank], len(nodes)
     coordinator = None if _has_joined else os.environ.get("NALB_COORDINATOR")
     _has_joined = True
     settings = for_agents(os.environ, node=node, endpoint="", size=size, role="agent")
-    start = o.Start(rank, size, node, _address(store), rank == 0 and not coordinator)
+    start = o.Start(rank, size, node, _address(store), rank == 0 and not coordinator, beside)
     front = Front(start, settings.startup_s, settings.silence_s)
     told = front.listening.address, front.listening.coordinator or coordinator
     try:

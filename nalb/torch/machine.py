@@ -9,6 +9,7 @@ order of calls: one sends out, one brings home.
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from threading import Lock
 
 import torch
@@ -29,6 +30,15 @@ def machines_of(hosts: Sequence[tuple[str, bool]]) -> list[list[int]]:
     for rank, (host, shares) in enumerate(hosts):
         machines.setdefault((host, -1 if shares else rank), []).append(rank)
     return list(machines.values())
+
+
+def _is_there(work: dist.Work) -> bool:
+    """Whether a sum has come. torch warns of the use of gloo's own `is_success`."""
+    if work.is_completed():
+        with suppress(Exception):  # why it has failed
+            work.get_future().value()
+            return True
+    return False
 
 
 class Machine:
@@ -68,7 +78,7 @@ class Machine:
     def _note(self, work: dist.Work) -> dist.Work:
         begun, lock = self._begun, self._lock
         with lock:
-            begun[:] = [one for one in begun if not (one.is_completed() and one.is_success())]
+            begun[:] = [one for one in begun if not _is_there(one)]
             begun.append(work)
         if self._front is None:
             return work  # gloo's: Python in a thread of gloo's aborts a process that ends meanwhile

@@ -262,9 +262,10 @@ class Client:
                 if self._welcome:
                     exchanging = self._noted["exchanging"]
                     moment = (Phase.EXCHANGE, exchanging) if exchanging >= 0 else (None, None)
+                longer = "NALB_DEADLINE_S" if self._welcome else "NALB_STARTUP_S"
                 detail = (
-                    f"has heard nothing from the coordinator at {self._endpoint} for {limit_s:g} s: is the scheduler's process "
-                    "alive and its port reachable?"
+                    f"has heard nothing from the coordinator at {self._endpoint} for {limit_s:g} s: is its process alive and its "
+                    f"port reachable? If its machine is overloaded, raise {longer}"
                 )
                 die(self.failure(Cause.NO_COORDINATOR, detail, *moment))
             if now_s - direct.heard_s > self._silence_s:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
 from types import TracebackType
 
 import numpy as np
@@ -40,6 +41,7 @@ from nalb.transport.curvezmq import door_kept, node_of_user, secure_server
 from nalb.transport.keys import own_keys
 from nalb.transport.observer_door import ObserverDoor
 
+SOLVER = "nalb.planning.pair_caps"  # a module that plans import where they need it
 JOB_BYTES = 8  # random ones in a job's name
 LAST_WORDS_MS = 2000  # the time that an Abort may take to leave
 LAST_EVENTS_S = 5.0  # for the disk to take them; the launcher waits 7 s for the coordinator once all have left
@@ -86,6 +88,9 @@ class CoordinatorThread:
         failure = self._started.get()
         if failure is not None:
             raise failure
+        # A first plan with caps of pairs needs scipy's solver, whose import takes 0.4 s of a core. On an overloaded machine that is
+        # longer than others wait for a sign of life. No daemon: Python ends such a thread in the middle of C++.
+        threading.Thread(target=import_module, args=(SOLVER,), name="nalb-import").start()
         return self
 
     def wait(self) -> None:

@@ -73,6 +73,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             f"launch {LOCAL} --batching lb-bsp --batch-total 1 -- true",
             "--batch-total 1: give 2 workers 1 sample each, or",
         ),
+        (
+            f"launch {LOCAL} --batching lb-bsp --batch-total 99999999999 -- true",
+            "--batch-total 99999999999: give 1 to 2147483648 samples",
+        ),
         (f"launch {LOCAL} --alpha-bytes -5 -- true", "--alpha-bytes -5: choose 0.001 to 1e+12"),
         ("launch --local 2 --precision int9 -- true", "--precision 'int9' is unknown: did you mean 'int8'?"),
         (
@@ -94,7 +98,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("compare --local 2 -- no-such-program", "COMMAND 'no-such-program' is not a program here"),
         ("compare --local 2 --iterations 5 -- true", "--iterations 5: your training decides how many: leave it out"),
         ("compare --local 2 --rounds 0 -- true", "--rounds 0: choose 1 to 1000"),
-        ("compare --local 2 --batch-total 0 -- true", "--batch-total 0: give 1 sample or more"),
+        ("compare --local 2 --batch-total 0 -- true", "--batch-total 0: give 1 to 2147483648 samples"),
         ("compare --local 2 --batching lb-bsp -- true", "leave them or the command out"),
         (f"compare {LOCAL} --schemes stok -- true", "unknown scheme 'stok': did you mean 'stock'? choose of auto"),
         (f"compare {LOCAL} --schemes exact,,average -- true", "name at least one, each once, with a comma between two"),

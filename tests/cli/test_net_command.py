@@ -79,6 +79,22 @@ def test_up_verify_down(network_path: Path, name: str, capsys: pytest.CaptureFix
 
 
 @pytest.mark.root
+def test_what_is_left_of_a_network_without_a_hub_is_told_and_removed(
+    network_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+):
+    assert run(["net", "up", str(network_path)]) == 0
+    subprocess.run(["ip", "netns", "del", f"nalb-{name}"], check=True)
+    capsys.readouterr()
+    assert run(["net", "status"]) == 0
+    told = f"network {name} is not whole: its hub is gone, and left are a, b; run `nalb net down {name}`\n"
+    assert told in capsys.readouterr().out
+    assert run(["net", "verify", str(network_path)]) == 2
+    assert "is not whole" in capsys.readouterr().err
+    assert run(["net", "down", name]) == 0
+    assert leftovers(name) == []
+
+
+@pytest.mark.root
 def test_up_says_which_machines_share_a_sites_link(tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]):
     path = tmp_path / "network.toml"
     slow = TWO_NODES.replace("100", "40").replace("80", "40")  # busy machines carry that too

@@ -302,3 +302,23 @@ def test_a_take_down_cut_short_is_finished_by_the_next(name: str, monkeypatch: p
     assert len(build.take_down(name)) == 3
     assert build.take_down(name) == []
     assert leftovers(name) == []
+
+
+NEEDS_HELPERS = (
+    TWO_NODES + "delay_ms = 5\ncpu_quota = 0.5\nmemory_mb = 1\n"
+)  # a delay line, a duty cycle, a held memory
+
+
+@pytest.mark.parametrize("part", ["", ".b"], ids=["hub", "node"])
+def test_a_network_of_which_someone_removes_a_namespace_ends_whole(name: str, part: str):
+    network = network_of(name, NEEDS_HELPERS)
+    gone = f"nalb-{name}{part}"
+    with network_up(network, cpu_limits.DutyCycleLimits(network, "on trial")) as emulation:
+        inside = namespaces.processes_by_namespace(namespaces.standing(name))
+        pids = [pid for pids in inside.values() for pid in pids]
+        assert len(pids) == 3
+        subprocess.run(["ip", "netns", "del", gone], check=True)
+        with pytest.raises(MachineError, match=f"^namespace {gone} is gone, .*: run `nalb net down` and start again$"):
+            emulation.reset_rates()
+    assert leftovers(name) == []
+    wait_until(lambda: all(map(ended, pids)))

@@ -457,6 +457,19 @@ def test_ranks_that_were_told_different_precisions(environment):
         fronts[1].route()
 
 
+@pytest.mark.parametrize("sites", ["n0=east,n1=west,n2=north", "n0=east,n1=east,n2=east"])
+def test_sums_have_one_level_where_all_machines_share_a_site_or_each_is_alone(environment, sites):
+    environment.setenv("NALB_SITES", sites)
+    environment.setenv("NALB_VERIFY_SUMS", "1")
+    fronts, random = [PlainFront(rank, 3) for rank in range(3)], np.random.default_rng(1)
+    meet(fronts)
+    for front in fronts:
+        front.register([50_000])
+    for _ in range(3):
+        sum_once(fronts, random)
+    leave(fronts)
+
+
 @pytest.mark.filterwarnings("ignore:invalid value")
 def test_sums_by_sites(environment):
     """Within sites in the order of ranks, then in the order of sites; a site of one machine, and members that lead nothing."""

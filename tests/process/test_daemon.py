@@ -82,4 +82,4 @@ def test_a_daemon_that_ends_is_noticed() -> None:
     os.close(ended)
     with pytest.raises(MachineError, match=r"^the helper has ended, killed by"):
         started.check()
-    started.close()
+    started.end()

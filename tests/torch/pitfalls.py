@@ -5,10 +5,12 @@ pitfalls.py [NAME ...]
 
 import copy
 import os
+import random
 import socket
 import sys
 import time
 import traceback
+from contextlib import suppress
 from datetime import timedelta
 
 import pytest
@@ -621,8 +623,11 @@ def devices_apart() -> None:
 
 
 def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return int(free.getsockname()[1])
+    """Below those that the kernel gives to others' connections at any time."""
+    while True:
+        port = random.randrange(10_000, 20_000)
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 SECTIONS = [

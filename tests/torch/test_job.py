@@ -124,3 +124,26 @@ def test_a_rank_whose_store_does_not_answer_ends_in_time() -> None:
         stopped.communicate()
     assert ended.code == 1, ended.output
     assert "JobFailed: phase start: torch's store does not answer" in ended.output
+
+
+KEYS, SITES = "environment variable NALB_KEYS", "environment variable NALB_SITES"
+ALL_EAST = "m0=east,m1=east,m2=east"
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        (
+            ["NALB_KEYS", "-", "m1.keys", "m2.keys"],
+            f"{KEYS} is set on m1, m2, but not on m0: give all machines the keys",
+        ),
+        (
+            ["NALB_SITES", ALL_EAST, "m1=west", ALL_EAST],
+            f"{SITES} differs between m0 and m1: give all machines the same",
+        ),
+    ],
+)
+def test_machines_that_differ_in_keys_or_sites_are_refused_at_once_on_all_ranks(values: list[str], says: str) -> None:
+    ended = ranks.run("unlike.py", *values, size=3, within_s=60.0)
+    assert all(one.code and f"InputError: {says}" in one.output for one in ended), [one.output for one in ended]
