@@ -76,6 +76,8 @@ class Settings(JobOptions):
             return self.num_workers
         site_of_node = read_sites(self.sites)
         sites = list(site_of_node.values())
+        if self.sites_of(list(site_of_node)) is None:
+            return self.num_workers
         return len(set(sites)) if self.level == "global" else sites.count(site_of_node[self.node])
 
     @property

@@ -41,7 +41,7 @@ pytestmark = pytest.mark.jobs
 def said(*argv: str | Path, cwd: Path) -> str:
     """Run outside the repository's own Python path; what it prints, or a failure with all that it said."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run(argv, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(argv, cwd=cwd, env=environment, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

@@ -90,6 +90,16 @@ def test_servers_of_a_job_by_sites_know_how_many_push():
     assert sites.members == ((0, 1), (2,), (3,))
 
 
+@pytest.mark.parametrize("sites", ["n0=east,n1=east", "n0=east,n1=west"])
+@pytest.mark.parametrize("level", ["site", "global"])
+def test_where_sums_have_one_level_servers_wait_for_all_workers(sites, level):
+    places = [Place("n0", "10.0.0.1", site="north"), Place("n1", "10.0.0.2", site="north"), Place("n2", "10.0.0.3")]
+    specs = process_specs(places, ["true"], JobOptions(9091, scheme="exact"), {})
+    server = next(spec for spec in specs if spec.environment.get("NALB_LEVEL") == level)
+    told = server.environment | {"NALB_SITES": sites, "DMLC_NUM_WORKER": "2"}
+    assert from_environment(told, "host").pushers == 2
+
+
 @pytest.mark.parametrize(
     ("sites", "more"),
     [

@@ -184,7 +184,7 @@ class RemoteProcess(LocalProcess):
         """relay: takes the frames for observers, where the process is the coordinator."""
         super().__init__(spec, popen)
         self._host, self._relay, self._parts = host, relay, b""
-        self._is_ready = self._is_stopped = self._is_late = False
+        self._has_order = self._is_ready = self._is_stopped = self._is_late = False
         self._begun_s, self._startup_s = time.monotonic(), startup_of(spec.environment)
         self._returncode: int | None = None
 
@@ -236,6 +236,11 @@ class RemoteProcess(LocalProcess):
                 self.kill()  # ssh itself would wait for any process on the host that still holds the agent's output open
         return super().take_line(text) if text else None
 
+    def give_order(self, order: AgentOrder) -> None:
+        """Tell the agent what to start."""
+        self.write_line(msgspec.json.encode(order))
+        self._has_order = True
+
     def give_sign_of_life(self) -> None:
         """Tell the agent that the launcher lives. Before the agent has answered, the line might wait for the login's end."""
         if self._is_ready:
@@ -256,7 +261,8 @@ class RemoteProcess(LocalProcess):
         """Close the client's stdin; the agent then ends the process and reports its return code. Kill a client at its login."""
         assert self.popen.stdin is not None
         with suppress(OSError, ValueError):  # it is closed, or the kernel does not tell
-            if not self._is_ready and any(fcntl.ioctl(self.popen.stdin, termios.TIOCOUTQ, bytes(4))):
+            unread = not self._has_order or any(fcntl.ioctl(self.popen.stdin, termios.TIOCOUTQ, bytes(4)))
+            if unread and not self._is_ready:
                 self.kill()  # ssh has not read the order, as it does after the login: the host has no agent yet
         with suppress(OSError):
             self.popen.stdin.close()
@@ -330,10 +336,11 @@ class RemoteJob(Job):
                         preexec_fn=die_with_parent(os.getpid()),
                     )
                     popen.stdin = ours.makefile("wb")
+                process = RemoteProcess(spec, popen, host, relay)
+                self.children.append(process)  # before a signal ends the job
         except OSError as error:
             raise MachineError(f"cannot start ssh ({error.strerror}): install the OpenSSH client") from None
-        process = RemoteProcess(spec, popen, host, relay)
-        process.write_line(msgspec.json.encode(order))
+        process.give_order(order)
         if relay is not None:
             relay.connect(process.send_frame)
         return process

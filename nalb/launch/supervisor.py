@@ -103,7 +103,6 @@ class Job:
         try:
             for spec in self._specs:
                 child = self.start(spec)
-                self.children.append(child)
                 self._tell(StartedEvent(at_s=time.monotonic(), role=spec.role, node=spec.node))
                 reader = threading.Thread(target=self._read, args=(child,), name=f"log-{spec.slug}", daemon=True)
                 self._readers.append(reader)
@@ -120,8 +119,11 @@ class Job:
         self._end_all()
 
     def start(self, spec: ProcessSpec) -> LocalProcess:
-        """Start one process of the job on this machine."""
-        return start_here(spec, self._wrap(spec), self._inherited, self.id, self._are_paced)
+        """Start one process of the job on this machine, and have it among the children before a signal ends the job."""
+        with held_back():
+            child = start_here(spec, self._wrap(spec), self._inherited, self.id, self._are_paced)
+            self.children.append(child)
+        return child
 
     def wait(self, check: Callable[[], None] = lambda: None) -> None:
         """Wait until every process has ended well. Raises JobFailed, which names the first process that failed.
@@ -360,6 +362,8 @@ class Job:
     @held_back()  # a signal would leave processes of the job and hide who failed
     def _end_all(self) -> None:
         """End every process of the job and all that those started, within little more than term_grace_s + KILL_GRACE_S."""
+        for child in (unread := self.children[len(self._readers) :]):  # a signal came before the thread that reads it
+            child.is_read = True
         for child in self.children:
             child.ask_to_end()
         self._await(self.term_grace_s)
@@ -374,6 +378,9 @@ class Job:
             if reader.ident is not None:  # a thread without an ident could not be started
                 reader.join(timeout=1.0)
             if not reader.is_alive() and child.popen.stdout is not None:
+                child.popen.stdout.close()
+        for child in unread:
+            if child.popen.stdout is not None:
                 child.popen.stdout.close()
 
     def _await(self, limit_s: float) -> None:

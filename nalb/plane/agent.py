@@ -69,7 +69,6 @@ class Agent:
         self._is_leaving = self._has_left = False
         self._checked_s = 0.0  # when the training process was last looked at
         self._stop = Stop()  # of it
-        self._ended_beside = ""  # the other rank of this machine that ended first: torchrun then ends all of them
         self._news: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()  # what other threads want done
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._poller = zmq.Poller()
@@ -89,9 +88,6 @@ class Agent:
             self._watch(pidfd, partial(self._training_ended, pidfd))
         except ProcessLookupError:
             self._training_ended()
-        for rank, pid in start.beside:
-            with suppress(ProcessLookupError):  # it has other process ids, as in another container
-                self._watch(one := open_process(pid), partial(self._rank_ended, one, f"rank {rank} (pid {pid})"))
         self._listen()
         while not self._has_left:
             may_go_on = self._iterations is not None and self._iterations.may_go_on
@@ -269,14 +265,9 @@ class Agent:
         """told_by: the descriptor that was watched for it."""
         self._unwatch(told_by)
         if not self._is_leaving:
-            pid, first = self._training.pid, self._ended_beside
-            what = f"the output of {first}, which ended before it on this machine" if first else "its output"
-            detail = f"lost its training process (pid {pid}), which ended without leaving the job: see {what}"
+            pid = self._training.pid
+            detail = f"lost its training process (pid {pid}), which ended without leaving the job: see its output"
             self.fail(self.failure(Cause.ENDED, detail))
-
-    def _rank_ended(self, told_by: int, rank: str) -> None:
-        self._unwatch(told_by)
-        self._ended_beside = self._ended_beside or rank
 
     def _leave(self, order: orders.Leave) -> None:
         self._is_leaving = True

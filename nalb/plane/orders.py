@@ -55,7 +55,6 @@ class Start(Order, frozen=True):
     node: str
     address: str  # an IP address of this machine that the other ranks reach
     starts_coordinator: bool  # rank 0's, where no launcher runs one
-    beside: list[tuple[Number, Number]] = []  # of other ranks of the script on this machine: (rank, pid), for messages
 
 
 class Listening(Order, frozen=True):

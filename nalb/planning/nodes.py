@@ -246,11 +246,12 @@ def links_s(nodes: Sequence[Node], shares_bytes: Floats, model_bytes: float, cap
     return np.asarray((loads_bytes(nodes, shares_bytes, model_bytes) / capacities.rates).max(axis=0))
 
 
-# Of a server that is no worker: answered when all pushes have come in. Workers' pushes come at uneven rates, and a slice waits for
-# the slowest one's. Windows leave as many slices of each server under way (feedback/window.py). Simulated on 40 networks (5 nodes
-# of 40 to 220 Mbit/s and a server of 2 to 25; or 3 nodes, 2 servers and a worker of 40 to 220): 1.062 x bound on average, with one
-# slice 1.070. Emulated (4 nodes of 100 Mbit/s and a server of 5): 1.68 s, with one slice 2.17 to 2.22.
-LATE_SLICES = 3
+# A server that is no worker has few slices below this. Workers' pushes come there at uneven rates, and a slice waits for the
+# slowest one's, so few slices may all be answered after the last push. Emulated, 4 nodes of 100 Mbit/s and a server of 5: 1.68 s;
+# with time for one late answer 2.17 to 2.22. Simulated on 20 networks (5 nodes of 40 to 220 Mbit/s and a server of 2 to 25): 1.087
+# x bound on average, with one 1.095. Choice not taken: time for 3 late answers of each such server. Where links are equal,
+# exchanges then take 1.09 x bound in place of 1.06.
+FEW_SLICES = 8
 
 
 def limits_s(
@@ -262,24 +263,20 @@ def limits_s(
 ) -> Floats:
     """Each node's limits: node i takes at least start_i + slope_i m_i seconds by its links, and by its cores where these are known.
 
-    slice_bytes: of a slice; 0: shares are not made of whole slices. A server that is no worker answers its last slices when all
-    pushes have come in, and nothing else travels there meanwhile. So its links take slope_i LATE_SLICES slice_bytes longer.
-    few: the servers with fewer slices, shape (N,). They answer all of them late, and at least one: their links take slope_i m_i
-    longer, and at least slope_i slice_bytes.
+    slice_bytes: of a slice; 0: shares are not made of whole slices. A server that is no worker answers its last slice when all
+    pushes have come in, and nothing else travels there meanwhile. So its links take slope_i slice_bytes longer.
+    few: those of them that have few slices, shape (N,). They may answer all of these late: their links take slope_i m_i longer, and
+    at least slope_i slice_bytes.
     Choice not taken: the time of a slice in the faster direction alone. With it exchanges take 1.060 x bound on average, and else
-    1.056 (simulated, 40 networks with servers whose directions differ by a factor of 2 to 10; one late slice).
+    1.056 (simulated, 40 networks with servers whose directions differ by a factor of 2 to 10).
 
     Returns per limit the starts in seconds and the slopes in seconds per byte, shape (L, 2, N). A link has one limit where loads
     are the same in both directions, else two, and as many more where a server has few slices.
     """
     fixed, per_share = linear_load(nodes, model_bytes)
-    lines = [(fixed, per_share)]
-    if slice_bytes:
-        is_few = np.zeros(len(nodes), dtype=bool) if few is None else few & ~are_workers(nodes)
-        late_bytes = np.where(is_few, 1, LATE_SLICES) * slice_bytes * ~are_workers(nodes)
-        lines = [(fixed + per_share * late_bytes, per_share)]
-        if is_few.any():
-            lines.append((fixed, per_share * (1 + is_few)))
+    lines = [(fixed + per_share * slice_bytes * ~are_workers(nodes), per_share)]
+    if few is not None and few.any():
+        lines.append((fixed, per_share * (1 + few)))
     if all(node.push_part == 1 for node in nodes):
         found = [(start[0] / capacities.limit, slope[0] / capacities.limit) for start, slope in lines]
     else:

@@ -46,9 +46,12 @@ def level_with_pairs(
     column = {int(node): k for k, node in enumerate(servers)}
     entries: list[tuple[int, int, float]] = []  # row, column, coefficient: time over T0 per y
     base: list[float] = []  # per row: time over T0 without any share
-    for start_s, slope_s in limits_s(nodes, model_bytes, capacities, slice_bytes, few):
-        entries += [(len(base) + node, k, slope_s[node] * model_bytes / unit_s) for node, k in column.items()]
-        base += list(start_s / unit_s)
+    of_node = limits_s(nodes, model_bytes, capacities, slice_bytes, few).transpose(2, 0, 1) / unit_s
+    for node, lines in enumerate(of_node.tolist()):
+        for start_part, slope_part in dict.fromkeys(map(tuple, lines)):  # of two equal rows only one would have a price
+            if node in column:
+                entries.append((len(base), column[node], slope_part * model_bytes))
+            base.append(start_part)
     for pair, rate in capacities.pairs.items():
         for node, weight in zip(pair, pair_weights(nodes, pair), strict=True):
             if weight:

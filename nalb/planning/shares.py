@@ -14,10 +14,11 @@ from nalb.errors import InputError
 from nalb.planning import levels
 from nalb.planning.filling import fill
 from nalb.planning.nodes import (
-    LATE_SLICES,
+    FEW_SLICES,
     Capacities,
     Floats,
     Node,
+    are_workers,
     check_nodes,
     completion_s,
     levels_s,
@@ -155,7 +156,9 @@ def _least_time(
     for _ in range(2):  # the first shares say who has few slices
         limits = limits_s(nodes, model_bytes, capacities, slice_bytes, few)[:, :, servers]
         shares[servers] = fill(limits[:, 0], limits[:, 1], model_bytes)
-        few = few | (shares < LATE_SLICES * slice_bytes)
+        few = few | ((shares < FEW_SLICES * slice_bytes) & ~are_workers(nodes))
+        if not few.any():
+            break
     if capacities.pairs:
         # scipy.optimize takes half a second to import, and few jobs have caps of pairs
         from nalb.planning.pair_caps import level_with_pairs

@@ -128,7 +128,8 @@ class Timeline:
     tokens: list[TokensEvent] = field(default_factory=list)  # the same job's token events, by iteration
     batches: list[BatchEvent] = field(default_factory=list)  # where workers' batches have sizes of their own
     failure: str = ""  # why the last job failed, in words; empty where it did not
-    begins: list[int] = field(default_factory=list)  # places of the iterations that come first after a `ready`
+    # of each job with iterations: the place of its first one, and how many shared uplinks were noticed before the job
+    begins: list[tuple[int, int]] = field(default_factory=list)
     left_out: int = 0  # jobs before the last one, whose iterations `steps` lacks
 
     def name_nodes(self, nodes: Sequence[str]) -> None:
@@ -287,10 +288,14 @@ def of_last_job(run_dir: Path, timeline: Timeline) -> Timeline:
     """
     if len(timeline.begins) < 2 or (run_dir / "run.json").exists() or is_of_command(run_dir):
         return timeline
-    last = [step for step in timeline.ordered() if step.place >= timeline.begins[-1]]
+    place, noticed = timeline.begins[-1]
+    last = [step for step in timeline.ordered() if step.place >= place]
     steps = {scheme: [step for step in last if step.event.scheme == scheme] for scheme in timeline.steps}
     steps = {scheme: own for scheme, own in steps.items() if own}
-    return replace(timeline, steps=steps, nodes=last[-1].nodes, left_out=len(timeline.begins) - 1)
+    shared = timeline.shared_uplinks[noticed:]
+    return replace(
+        timeline, steps=steps, nodes=last[-1].nodes, shared_uplinks=shared, left_out=len(timeline.begins) - 1
+    )
 
 
 def without_iterations(run_dir: Path, timeline: Timeline) -> InputError:
@@ -340,13 +345,13 @@ def read_timeline(run_dir: Path) -> Timeline:
     rows: dict[int, tuple[int, SamplesEvent]] = {}  # of iterations under way, with the byte of each event
     readies, layouts = Readies(), Layouts()
     step: Step | None = None
-    is_new_job = False  # since its `ready` there was no iteration
+    before: int | None = None  # shared uplinks noticed before a job that has no iteration yet
     for number, (at_byte, event) in enumerate(placed_events(run_dir), 1):
         if isinstance(event, ReadyEvent):
             nodes, record.servers, rows, previous_s = event.nodes, event.servers, {}, event.at_s
             readies.take(event)
             record.name_nodes(nodes)
-            is_new_job = True
+            before = len(record.shared_uplinks)
         elif isinstance(event, LayoutEvent):
             layouts.take(event)
         elif isinstance(event, BatchEvent):
@@ -380,9 +385,9 @@ def read_timeline(run_dir: Path) -> Timeline:
             step = Step(place, begin_s, event, stored, own.at_s, ready, layout, is_first, own_nodes)
             _check_step(step, own.rows, f"{path}, event {number}")
             record.steps.setdefault(event.scheme, []).append(step)
-            if is_new_job:
-                record.begins.append(place)
-                is_new_job = False
+            if before is not None:
+                record.begins.append((place, before))
+                before = None
             previous_s, place = event.at_s, place + 1
     record.has_events = place > 0
     return record

@@ -53,18 +53,17 @@ class _Host(NamedTuple):
     machine: str
     shares: bool  # whether ranks share it
     name: str
-    pid: int
     alike: dict[str, str | None]  # of ALIKE: what stands for each value; None: it is not set
 
     @classmethod
     def own(cls) -> "_Host":
         environ = os.environ
-        shares = environ.get("LOCAL_WORLD_SIZE", "1") != "1"
+        shares, sites = environ.get("LOCAL_WORLD_SIZE", "1") != "1", environ.get("NALB_SITES")
         alike = {
             "NALB_KEYS": "set" if "NALB_KEYS" in environ else None,  # each machine has a path of its own
-            "NALB_SITES": _digest(environ["NALB_SITES"]) if environ.get("NALB_SITES") else None,
+            "NALB_SITES": _digest(",".join(sorted(sites.split(",")))) if sites else None,
         }
-        return cls(own_machine(environ), shares, own_name(environ), os.getpid(), alike)
+        return cls(own_machine(environ), shares, own_name(environ), alike)
 
 
 class TorchJob:
@@ -93,8 +92,7 @@ class TorchJob:
                 told_by_all(store, "refusal", rank, size, why, ANSWER_S)
             raise InputError(why)
         if self.is_needed and rank in firsts:
-            beside = [(one, hosts[one].pid) for one in machines[firsts.index(rank)] if one != rank]
-            self.front = _join(store, firsts.index(rank), nodes, beside)
+            self.front = _join(store, firsts.index(rank), nodes)
             self.front.ends_script, self.front.waits_elsewhere = ends_script, waits_in_torch
             self.front.why_in_vain = self._why_in_vain
         if self.is_needed and len(machines) < size:
@@ -225,14 +223,14 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _join(store: dist.Store, rank: int, nodes: Sequence[str], beside: list[tuple[int, int]]) -> Front:
-    """Start an agent, and let it join the job with all others. nodes: by rank. beside: as in `Start`."""
+def _join(store: dist.Store, rank: int, nodes: Sequence[str]) -> Front:
+    """Start an agent, and let it join the job with all others. nodes: by rank."""
     global _has_joined
     node, size = nodes[rank], len(nodes)
     coordinator = None if _has_joined else os.environ.get("NALB_COORDINATOR")
     _has_joined = True
     settings = for_agents(os.environ, node=node, endpoint="", size=size, role="agent")
-    start = o.Start(rank, size, node, _address(store), rank == 0 and not coordinator, beside)
+    start = o.Start(rank, size, node, _address(store), rank == 0 and not coordinator)
     front = Front(start, settings.startup_s, settings.silence_s)
     told = front.listening.address, front.listening.coordinator or coordinator
     try:

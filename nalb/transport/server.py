@@ -8,7 +8,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
@@ -51,6 +51,11 @@ BEATS = 18  # parts of a limit, which are counted: time in which this process wa
 LEFT_CHECK_S = 0.5  # between two looks at whether the thread, which ends with an aborted job, lives
 
 
+def _import_solver() -> None:
+    with suppress(Exception):  # the plan that needs it will say why
+        import_module(SOLVER)
+
+
 class CoordinatorThread:
     """Serves the control plane during the with block; ends this process with the verdict if the job is aborted."""
 
@@ -90,7 +95,8 @@ class CoordinatorThread:
             raise failure
         # A first plan with caps of pairs needs scipy's solver, whose import takes 0.4 s of a core. On an overloaded machine that is
         # longer than others wait for a sign of life. No daemon: Python ends such a thread in the middle of C++.
-        threading.Thread(target=import_module, args=(SOLVER,), name="nalb-import").start()
+        with suppress(RuntimeError):  # there is no room for a thread
+            threading.Thread(target=_import_solver, name="nalb-import").start()
         return self
 
     def wait(self) -> None:

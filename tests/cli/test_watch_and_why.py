@@ -11,7 +11,7 @@ import pytest
 from msgspec import structs
 
 from nalb.cli.main import run
-from nalb.events import FailureEvent, LayoutEvent, encode_line
+from nalb.events import FailureEvent, LayoutEvent, SharedUplinkEvent, encode_line
 from nalb.failures import Cause, Failure, Phase
 from nalb.reporting.about_file import running, write_about
 from nalb.reporting.record import record_of
@@ -42,8 +42,10 @@ def test_why_names_what_sets_the_pace(run_dir, capsys):
 def write_twice(run_dir):
     """Append a job without n3, of which n1's link sets the pace, to the record of the first one."""
     names = READY.nodes[:3]
+    noticed = {"up_bytes_per_s": 1e6, "down_bytes_per_s": 1e6}
+    shared = SharedUplinkEvent(at_s=100.0, iteration=4, nodes=["n0", "n1"], others=["n2", "n3"], **noticed)
     again = step(nodes=names, exchange_s=3.0, estimate=rates([18, 5, 18]), reason="least time").event
-    events = [structs.replace(READY, at_s=200.0, nodes=names, servers=names)]
+    events = [shared, structs.replace(READY, at_s=200.0, nodes=names, servers=names)]
     events += [structs.replace(again, iteration=k, at_s=202.0 + 3 * k) for k in range(5)]
     with (run_dir / "samples.jsonl").open("ab") as file:
         file.write(b"".join(map(encode_line, events)))
@@ -58,6 +60,7 @@ def test_where_a_script_was_started_again_its_last_job_is_judged_alone(run_dir, 
     assert "average: n1's link (up and down) sets the pace" in out
     record = record_of(run_dir)
     assert record.nodes == READY.nodes[:3]
+    assert not record.shared_uplinks, "one was noticed in the first job"
     assert [row.communication_s for row in summarise(record)] == [3.0]
     assert origin(None, record.left_out).endswith("Of 2 jobs in it this report tells of the last one alone.")
 
@@ -68,6 +71,7 @@ def test_the_jobs_of_a_command_are_judged_together(run_dir, capsys):
     assert run(["why", str(run_dir)]) == 0
     assert "(medians of 7, of 2 jobs)" in " ".join(capsys.readouterr().out.split())
     assert record_of(run_dir).nodes == READY.nodes
+    assert record_of(run_dir).shared_uplinks
 
 
 def test_why_of_what_has_no_answer_is_one_line(run_dir, tmp_path, capsys):

@@ -14,7 +14,7 @@ import pytest
 from nalb.errors import JobError
 from nalb.failures import JobFailed
 from nalb.launch import ssh
-from nalb.launch.hosts import HostsFile, load_hosts
+from nalb.launch.hosts import Host, HostsFile, load_hosts
 from nalb.launch.roles import ProcessSpec
 from nalb.launch.signals import ending_on_signals
 from nalb.launch.ssh import LOGINS_MOST, RemoteJob, RemoteProcess, unreachable
@@ -107,6 +107,23 @@ def test_ctrl_c_ends_the_logins_of_a_start(
     monkeypatch.setattr(RemoteJob, "term_grace_s", LIMIT_S)
     with interrupted(silent), job_on(hosts_at(tmp_path, [silent] * HOSTS, FOREVER), tmp_path) as job:
         job.wait()
+
+
+def test_ctrl_c_while_a_client_is_started_ends_it_too(
+    tmp_path: Path, silent: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RemoteJob, "term_grace_s", LIMIT_S)
+
+    def interrupted_argv(host: Host) -> list[str]:
+        os.kill(os.getpid(), signal.SIGINT)
+        return argv(host)
+
+    argv = ssh.ssh_argv
+    monkeypatch.setattr(ssh, "ssh_argv", interrupted_argv)
+    job = job_on(hosts_at(tmp_path, [silent], FOREVER), tmp_path)
+    with pytest.raises(JobError, match="ended by SIGINT"), ending_on_signals(), job:
+        pass
+    assert [child.popen.returncode for child in job.children] == [KILLED]
 
 
 def test_ctrl_c_ends_the_logins_of_a_probe(

@@ -17,7 +17,7 @@ from nalb.reporting.run_file import read_events
 from netem import build, namespaces, qdiscs, wires
 from netem.network_file import find_network, load_network, parse_network
 from tests.failures import who
-from tests.launch.conftest import ROOT, START_LIMIT_S, STEPS, Launch, Launched
+from tests.launch.conftest import END_LIMIT_S, ROOT, START_LIMIT_S, STEPS, Launch, Launched
 from tests.netem.conftest import standing_groups
 from tests.networks import skip_without_networks
 
@@ -251,7 +251,7 @@ def test_a_sites_uplink_is_cut(launch: Launch, name: str, tmp_path: Path) -> Non
         assert time.monotonic() < end_s
         time.sleep(0.1)
     subprocess.run([*link, "down"], check=True)
-    code, _ = job.end(START_LIMIT_S)  # the silence and the ends alone take 8 s
+    code, _ = job.end(2 * END_LIMIT_S)  # the silence and the ends alone take 8 s
     assert code != 0
     failure = job.failure()
     assert failure.cause in (Cause.SILENT, Cause.UNREACHABLE, Cause.NO_COORDINATOR), failure

@@ -561,7 +561,8 @@ def test_agents_hear_of_the_launcher_while_others_are_still_started(
                 raise MachineError("no more")
             answer_and_read = ["sh", "-c", 'echo "$1"; exec head -c 1', "-", REPORT + '{"ready":1}']
             reader = subprocess.Popen(answer_and_read, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-            return ssh.RemoteProcess(spec, reader, self._hosts.host(spec.node))
+            self.children.append(child := ssh.RemoteProcess(spec, reader, self._hosts.host(spec.node)))
+            return child
 
     (tmp_path / "hosts.toml").write_text("[[hosts]]\nname = 'a'\naddress = '10.9.0.1'\n")
     hosts = load_hosts(tmp_path / "hosts.toml")

@@ -14,7 +14,7 @@ from netem import build, qdiscs, rootless
 from netem.namespaces import hub_namespace, standing
 from netem.network_file import load_network
 from netem.wires import port_name
-from tests.launch.conftest import ROOT, START_LIMIT_S, Launch
+from tests.launch.conftest import END_LIMIT_S, ROOT, Launch
 
 pytestmark = [
     pytest.mark.root,
@@ -47,7 +47,7 @@ def test_a_link_that_is_cut_within_a_token_ends_the_job(launch: Launch, network:
     loaded = load_network(network)
     link = ["ip", "-n", hub_namespace(loaded.name), "link", "set", port_name(loaded, "n1"), "down"]
     subprocess.run(link, check=True)
-    code, _ = job.end(START_LIMIT_S)  # the silence and the ends alone take 8 s
+    code, _ = job.end(2 * END_LIMIT_S)  # the silence and the ends alone take 8 s
     assert code == 4, job.output
     failure = job.failure()
     assert failure.cause in (Cause.SILENT, Cause.UNREACHABLE, Cause.NO_COORDINATOR)

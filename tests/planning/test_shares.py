@@ -8,7 +8,7 @@ from scipy.optimize import linprog
 
 from nalb.errors import InputError
 from nalb.planning.filling import fill
-from nalb.planning.nodes import LATE_SLICES, Capacities, CoreTimes, Node, completion_s, linear_load, load_bytes
+from nalb.planning.nodes import FEW_SLICES, Capacities, CoreTimes, Node, completion_s, linear_load, load_bytes
 from nalb.planning.shares import TOLERANCE, average, bound_s, exact, pairwise
 from nalb.units import mbps_to_bytes_per_s
 
@@ -224,24 +224,24 @@ def test_separate_servers_share_by_capacity():
 
 
 @pytest.mark.parametrize(("pairs", "level"), [({}, [3, 4]), ({(0, 3): 2e4}, [4])])
-def test_a_server_that_is_no_worker_has_time_to_answer_its_last_slices(pairs, level):
+def test_a_server_that_is_no_worker_has_time_to_answer_its_last_slice(pairs, level):
     nodes = [*(Node(f"n{i}") for i in range(3)), Node("s0", False), Node("s1", False)]
-    rates, slice_bytes = [1e7, 1e7, 1e7, 3e5, 3e5], 2e3
+    rates, slice_bytes = [1e7, 1e7, 1e7, 3e5, 3e5], 1e3
     capacities = Capacities.from_lists(rates, rates, pairs)
     shares, time_s = exact(nodes, 1e6, capacities, slice_bytes)
     assert time_s == pytest.approx(time_by_messages(nodes, shares, capacities))
-    np.testing.assert_allclose(3 * (shares[level] + LATE_SLICES * slice_bytes) / 3e5, time_s)
+    np.testing.assert_allclose(3 * (shares[level] + slice_bytes) / 3e5, time_s)
     both = [Node(f"n{i}") for i in range(5)]
     np.testing.assert_array_equal(exact(both, 1e6, capacities, slice_bytes)[0], exact(both, 1e6, capacities)[0])
 
 
-@pytest.mark.parametrize(("slice_bytes", "late"), [(300, 900), (1000, None), (4000, 4000)])
-def test_a_server_of_few_slices_answers_all_of_them_late_and_at_least_one(slice_bytes, late):
+@pytest.mark.parametrize(("slice_bytes", "late"), [(300, 300), (1000, None), (4000, 4000)])
+def test_a_server_of_few_slices_may_answer_all_of_them_late_and_at_least_one(slice_bytes, late):
     """late: bytes; None: all of its share."""
     nodes = [*(Node(f"n{i}") for i in range(3)), Node("s", is_worker=False)]
     rates = [1e7, 1e7, 1e7, 1e5]
     shares, time_s = exact(nodes, 1e6, Capacities.from_lists(rates, rates), slice_bytes)
-    assert shares[3] > 0
+    assert (0 < shares[3] < FEW_SLICES * slice_bytes) == (slice_bytes > 300)
     assert 3 * (shares[3] + (late or shares[3])) / rates[3] == pytest.approx(time_s)
 
 

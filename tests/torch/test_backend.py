@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from nalb.process.last_words import failure_in
-from tests.ports import free_ports
 from tests.torch import ranks
 
 PITFALLS = Path(__file__).with_name("pitfalls.py")
@@ -108,29 +107,6 @@ def test_a_rank_that_only_hears_of_anothers_end_is_not_named_for_it() -> None:
     ended = ranks.run("endings.py", "gone", size=4, within_s=60.0, RANKS_OF_A_MACHINE="3", **BY_PLANE)
     require_named(ended, "worker m0 failed")
     assert not any("has rank" in one.output for one in ended), [one.output[-3000:] for one in ended]
-
-
-@pytest.mark.torch
-def test_of_a_machine_whose_ranks_torchrun_ends_the_one_is_named_that_ended_first() -> None:
-    (port,) = free_ports(1)
-    argv = [sys.executable, "-m", "torch.distributed.run", "--master-addr=127.0.0.1", f"--master-port={port}"]
-    argv += ["--nnodes=2", "--nproc-per-node=2"]
-    started = [
-        subprocess.Popen(
-            [*argv, f"--node-rank={machine}", str(PITFALLS.with_name("endings.py")), "killed"],
-            env=os.environ | {"RANKS_OF_A_MACHINE": "2", "OMP_NUM_THREADS": "1"} | BY_PLANE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-        for machine in range(2)
-    ]
-    ended = ranks.wait(started)
-    said = re.compile(
-        r"agent m0 lost its training process .*: see the output of rank 1 \(pid \d+\), which ended before it"
-    )
-    assert all(one.code and said.search(one.output) for one in ended), [one.output[-3000:] for one in ended]
 
 
 @pytest.mark.torch

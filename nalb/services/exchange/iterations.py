@@ -108,6 +108,7 @@ class Iterations:
             worker.early.clear()
         self.number = max(self.number, self._granted)  # their numbers are used up, and nobody will run them
         self._plan = self._ahead = None
+        self._passing = PassingBytes(len(self._nodes))  # a broadcast may come first, as in a new job
         self._tensors, self._registration = message.tensors, message.number
         if block := self._observers.block:
             self._slicing.change(block)

@@ -39,9 +39,6 @@ class PassingBytes:
         if not self._slices:
             return np.full(self._num_nodes, np.inf)
         lately = [self._shares[-k] for k in range(1, min(iterations + 1, len(self._shares)) + 1)]
-        most = np.sum(lately, axis=0, dtype=np.float64) + HEADER_BYTES * self._slices * len(lately)
-        if (
-            len(lately) == 1
-        ):  # before the first iteration come a broadcast and a sum, and MXNet may send all of them to one server
-            most += 2 * most.sum()
-        return np.asarray(most)
+        if len(lately) == 1:  # a broadcast and a sum come before it, and MXNet may send all of both to one server
+            lately += 2 * [np.full(self._num_nodes, lately[0].sum())]
+        return np.asarray(np.sum(lately, axis=0, dtype=np.float64) + HEADER_BYTES * self._slices * len(lately))

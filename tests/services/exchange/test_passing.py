@@ -29,7 +29,7 @@ def test_so_many_iterations_and_the_one_before_count():
 def test_before_the_first_iteration_a_broadcast_and_a_sum_may_have_gone_to_one_server():
     passing = PassingBytes(2)
     passing.note(UNEVEN)
-    before = 2 * (100 + 2 * HEADERS)
+    before = 2 * (100 + HEADERS)
     assert most(passing, 1) == [80 + HEADERS + before, 20 + HEADERS + before]
 
 
@@ -48,7 +48,7 @@ def test_what_a_node_leads_passes_twice_more():
     passing = PassingBytes(2)
     led = replace(EQUAL, by_site=SitePlan(sites, ((0, 1),), ((0, 0),), (60, 40)))
     passing.note(led)
-    assert most(passing, 1) == [170 + HEADERS + 2 * (300 + 2 * HEADERS), 130 + HEADERS + 2 * (300 + 2 * HEADERS)]
+    assert most(passing, 1) == [170 + 2 * 300 + 3 * HEADERS, 130 + 2 * 300 + 3 * HEADERS]
 
 
 def test_a_long_job_remembers_only_the_last_plans():
