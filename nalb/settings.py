@@ -74,11 +74,10 @@ class Settings(JobOptions):
         """How many workers push a slice to this server, which answers once all have."""
         if self.sites is None or self.level is None:
             return self.num_workers
-        site_of_node = read_sites(self.sites)
-        sites = list(site_of_node.values())
-        if self.sites_of(list(site_of_node)) is None:
+        nodes = list(read_sites(self.sites))
+        if (sites := self.sites_of(nodes)) is None:
             return self.num_workers
-        return len(set(sites)) if self.level == "global" else sites.count(site_of_node[self.node])
+        return sites.count if self.level == "global" else int(sites.machines[nodes.index(self.node)])
 
     @property
     def silence_s(self) -> float:

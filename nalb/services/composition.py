@@ -1,6 +1,7 @@
 """The one place that knows all services: it makes a job's coordinator, and the decoders of what its two ends say."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
 from nalb.batching.speed import Predictor
 from nalb.feedback.routing import Routing
@@ -19,6 +20,16 @@ from nalb.services.tokens.service import Tokens
 from nalb.settings import Settings
 
 SERVICES: tuple[type[Service], ...] = (Exchange, Batching, Tokens)
+
+
+def import_ahead() -> None:
+    """Import what services import where they first need it, while processes still come.
+
+    A first plan with caps of pairs needs scipy's solver, whose import takes 0.4 s of a core. On an overloaded machine that is
+    longer than others wait for a sign of life.
+    """
+    with suppress(Exception):  # the plan that needs it will say why
+        import nalb.planning.pair_caps  # noqa: F401
 
 
 def services_of(

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from importlib import import_module
 from types import TracebackType
 
 import numpy as np
@@ -41,7 +40,6 @@ from nalb.transport.curvezmq import door_kept, node_of_user, secure_server
 from nalb.transport.keys import own_keys
 from nalb.transport.observer_door import ObserverDoor
 
-SOLVER = "nalb.planning.pair_caps"  # a module that plans import where they need it
 JOB_BYTES = 8  # random ones in a job's name
 LAST_WORDS_MS = 2000  # the time that an Abort may take to leave
 LAST_EVENTS_S = 5.0  # for the disk to take them; the launcher waits 7 s for the coordinator once all have left
@@ -49,11 +47,6 @@ FAREWELL_S = 5.0  # for workers whose connections were reset to hear that all ha
 OWN_PART = 0.75  # of the silence that processes allow: the rest is as old as what they heard last may be
 BEATS = 18  # parts of a limit, which are counted: time in which this process was stopped counts as one part
 LEFT_CHECK_S = 0.5  # between two looks at whether the thread, which ends with an aborted job, lives
-
-
-def _import_solver() -> None:
-    with suppress(Exception):  # the plan that needs it will say why
-        import_module(SOLVER)
 
 
 class CoordinatorThread:
@@ -93,10 +86,10 @@ class CoordinatorThread:
         failure = self._started.get()
         if failure is not None:
             raise failure
-        # A first plan with caps of pairs needs scipy's solver, whose import takes 0.4 s of a core. On an overloaded machine that is
-        # longer than others wait for a sign of life. No daemon: Python ends such a thread in the middle of C++.
-        with suppress(RuntimeError):  # there is no room for a thread
-            threading.Thread(target=_import_solver, name="nalb-import").start()
+        with suppress(
+            RuntimeError
+        ):  # there is no room for a thread. No daemon: Python ends such a one in the middle of C++
+            threading.Thread(target=composition.import_ahead, name="nalb-import").start()
         return self
 
     def wait(self) -> None:

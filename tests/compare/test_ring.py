@@ -113,7 +113,7 @@ def test_the_ring_takes_turns_with_nalbs_schemes_and_is_timed_alike(tmp_path):
             min(result["communication_s"]) > run["bound_s"]
         )  # 2 (N-1)/N M on each link: for 3 nodes above the bound M
         # Who ends first begins first: an iteration may be as much shorter as ends lie apart. What one lacks, the next one has.
-        assert sum(result["iteration_s"]) >= 0.9 * sum(result["communication_s"])
+        assert sum(result["iteration_s"]) >= 0.95 * sum(result["communication_s"])
     assert (
         f"nalb-{NAME}" not in subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout
     )
