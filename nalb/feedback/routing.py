@@ -1,4 +1,7 @@
-"""When MXNet's own routing takes the place of plans: where plans gain nothing. Pure.
+"""When another way to exchange gradients takes the place of plans: where plans gain nothing. Pure.
+
+The other way is MXNet's own routing in what follows, gloo's ring with PyTorch, or equal shares where delay sets the pace
+(services/exchange/other_way.py).
 
 Plans copy slices in and out, send a message for each, and time it. MXNet's own routing does none of that, but knows no links. It
 is quicker where the cores set the pace and not the links, or where all links are alike and its loads happen to be even. Lower
@@ -8,6 +11,8 @@ evidence                                               action                   
 `unexplained_plans` in a row refuted an estimate       MXNet's own routing for              links do not set the pace: each
 or were late, and links need less for MXNet's own      `trial_iterations`                   iteration would prove the same
 loads than any of the last `look_iterations` took
+delay sets the pace of `look_iterations` plans         the same trial                       plans have little to share out,
+                                                                                            and all wait for them
 the median of MXNet's own routing is no longer than    it stays until `look_iterations`     it costs less
 that of the plans                                      plans cost `look_price` of the time
 that time is over                                      plans until links need less, as      the network may have changed
@@ -31,7 +36,7 @@ from nalb.measurement.rules import RULES, Rules
 
 
 class Routing:
-    """Decides whether MXNet routes or a plan, by how long iterations took."""
+    """Decides whether a plan distributes slices or the other way is taken, by how long iterations took."""
 
     def __init__(self, rules: Rules = RULES) -> None:
         self._rules = rules
@@ -64,6 +69,11 @@ class Routing:
         """Whether MXNet also routes the next iteration, whatever the present one shows."""
         return self._left > 0
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether anything is known of the other way, or is about to be."""
+        return bool(self._own) or self._is_trial
+
     def choose_own(self, most: int = 1) -> int:
         """The number of the next iterations that MXNet routes, at most `most`; 0: a plan routes the next one.
 
@@ -74,11 +84,13 @@ class Routing:
         self._left -= run
         return run
 
-    def judge_plan(self, took_s: float, exchange_s: float, is_explained: bool, own_links_s: float) -> None:
+    def judge_plan(
+        self, took_s: float, exchange_s: float, is_explained: bool, own_links_s: float, is_delayed: bool = False
+    ) -> None:
         """Take in an iteration by plan.
 
         exchange_s: the part of took_s from first push to last pull. is_explained: the estimates hold and explain its time.
-        own_links_s: seconds that the links need for MXNet's own loads; infinite if unknown.
+        own_links_s: seconds that the links need for the other way; infinite if unknown. is_delayed: delay sets the pace.
         """
         self._planned.append(took_s)
         self._exchanges.append(exchange_s)
@@ -89,12 +101,14 @@ class Routing:
             return
         if self._own and self._since_own >= self._rules.look_iterations:
             self._compare()
-        elif not self._own and not self._rest and self._own_may_take_less():
+        elif not self._own and not self._rest and self._own_may_take_less(is_delayed):
             self._begin_own(self._rules.trial_iterations, is_trial=True)
 
-    def _own_may_take_less(self) -> bool:
+    def _own_may_take_less(self, is_delayed: bool) -> bool:
         """Whether a trial is worth its time."""
         is_known = len(self._planned) >= self._rules.look_iterations
+        if is_known and is_delayed:
+            return True
         if is_known and self._direct_s <= min(self._planned):
             self._direct_s = math.inf  # one trial shows it
             return True

@@ -36,6 +36,11 @@ def delay_counts(round_trip_s: float, links_s: float) -> bool:
     return delay_s(round_trip_s) > DELAY_PART * links_s
 
 
+def delay_sets_pace(round_trip_s: float, took_s: float) -> bool:
+    """Whether delay makes up most of an exchange that took so long."""
+    return 2 * delay_s(round_trip_s) > took_s
+
+
 # Of each server, under way of a worker at a time, on average over workers. Simulated on 26 networks of 4 to 10 nodes: with 3 slices
 # exchanges take 0.94 to 1.00 of the time that they take with 2 MB for everyone, 0.98 on average.
 SLICES_PER_SERVER = 3

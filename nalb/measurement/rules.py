@@ -113,7 +113,7 @@ class Rules:
     # Iterations that the account holds at most: what was saved long ago says little of today's network. Choice.
     early_account: float = 2.0
 
-    # When MXNet's own routing takes the place of plans: routing.py. Not simulated: its worth is in docs/results/cost.md.
+    # When MXNet's own routing, or equal shares where delay sets the pace, take the place of plans: routing.py. Not simulated: its worth is in docs/results/cost.md.
 
     # Plans in a row that links must fail to explain before a trial: what another network taught is unlearnt by then
     # (tests/simulation/test_learning.py).

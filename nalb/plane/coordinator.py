@@ -19,11 +19,10 @@ from nalb.batching.speed import Predictor, require_library
 from nalb.errors import InputError, NalbError
 from nalb.extensions import own_of
 from nalb.failures import Cause, Failure, cause_of
-from nalb.feedback.routing import Routing
 from nalb.plane.rendezvous import ALONE, END, NO_RING
 from nalb.process.exhaustion import raise_file_limit
 from nalb.process.last_words import die
-from nalb.services.exchange.planes import AGENTS
+from nalb.services.exchange.planes import AGENTS, AGENTS_WITHOUT_RING
 from nalb.settings import Settings, for_agents
 from nalb.transport.server import CoordinatorThread
 
@@ -54,8 +53,8 @@ def serve(settings: Settings, has_ring: bool, port_fd: int | None) -> None:
     check(settings)
     schemes, estimators = own_of(settings.scheme, settings.own_schemes, settings.estimator)
     predictor = new_predictor(settings)
-    new_routing = Routing if has_ring and settings.keys_path is None else None  # a ring is not encrypted
-    with CoordinatorThread(settings, predictor, schemes, estimators, AGENTS, new_routing) as coordinator:
+    plane = AGENTS if has_ring and settings.keys_path is None else AGENTS_WITHOUT_RING  # a ring is not encrypted
+    with CoordinatorThread(settings, predictor, schemes, estimators, plane) as coordinator:
         if port_fd is None:
             coordinator.wait()
             return

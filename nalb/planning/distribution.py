@@ -31,7 +31,7 @@ class DecisionKind(Enum):
     PLANNED = "the scheme chose the shares"
     UNMEASURED = "equal shares, since not every node is measured"
     DISTRUSTED = "equal shares, since plans did not take what the links need"
-    LEFT = "MXNet routes, since plans take no less"
+    LEFT = "MXNet routes, or shares are equal, since plans take no less"
     ROUTED = "MXNet routes, since the scheme makes no plans"
 
 

@@ -39,7 +39,7 @@ def services_of(
     predictor: Callable[[int], Predictor] | None = None,
     schemes: Mapping[str, Scheme] = SCHEMES,
     estimators: Mapping[str, Callable[[int], Estimator]] = ESTIMATORS,
-    new_routing: Callable[[], Routing] | None = Routing,
+    new_routing: Callable[[], Routing] = Routing,
     plane: Plane = AGENTS,
 ) -> list[Service]:
     """The services of a job. Where MXNet runs alone it has no exchange. The others turn workers away that the job has no use for.
@@ -65,7 +65,7 @@ def new_coordinator(
     predictor: Callable[[int], Predictor] | None = None,
     schemes: Mapping[str, Scheme] = SCHEMES,
     estimators: Mapping[str, Callable[[int], Estimator]] = ESTIMATORS,
-    new_routing: Callable[[], Routing] | None = Routing,
+    new_routing: Callable[[], Routing] = Routing,
     plane: Plane = AGENTS,
     job: str = "",
 ) -> Coordinator:

@@ -11,7 +11,6 @@ import numpy as np
 
 from kvstore_patch.keys.plane import PS_LITE
 from nalb.errors import InputError
-from nalb.feedback.routing import Routing
 from nalb.feedback.window import with_room
 from nalb.measurement.cores import Work
 from nalb.measurement.estimators import DEFAULT_ESTIMATOR, ESTIMATORS, Estimator
@@ -112,7 +111,7 @@ def planner_of(
     summing = [] if sites is None else [node for members in sites.members if len(members) > 1 for node in members]
     site_servers = {names[one]: len(ranks) + rank for rank, one in enumerate(summing)}
     job = JobNodes.of(names, workers, ranks, sites, site_servers)
-    planner = new_planner(job, chosen, Routing(rules), rules, PS_LITE)
+    planner = new_planner(job, chosen, rules=rules, plane=PS_LITE)
     specs = [TensorSpec(t.name, t.elements, t.dtype, t.group) for t in tensors]
     planner.register(specs, alpha_bytes, fixed_slice_bytes)
     return planner

@@ -20,7 +20,6 @@ from nalb.batching.speed import Predictor
 from nalb.errors import InputError, MachineError, NalbError, PeerError
 from nalb.events import Row, SamplesEvent, encode_line
 from nalb.failures import Cause, Failure
-from nalb.feedback.routing import Routing
 from nalb.measurement.estimates import Estimate
 from nalb.measurement.estimators import ESTIMATORS, Estimator
 from nalb.measurement.samples import Samples
@@ -59,7 +58,6 @@ class CoordinatorThread:
         schemes: Mapping[str, Scheme] = SCHEMES,
         estimators: Mapping[str, Callable[[int], Estimator]] = ESTIMATORS,
         plane: Plane = AGENTS,
-        new_routing: Callable[[], Routing] | None = Routing,
     ):
         """The arguments are those of new_coordinator."""
         self._settings = settings
@@ -72,7 +70,6 @@ class CoordinatorThread:
                 name: new if name in ESTIMATORS else partial(TimedEstimator, new, settings)
                 for name, new in estimators.items()
             },
-            new_routing=new_routing,
             plane=plane,
             job=secrets.token_hex(JOB_BYTES),
         )

@@ -47,6 +47,17 @@ def test_one_slow_plan_does_not_begin_a_trial():
     assert play(routing, LOOK, 8.0, 8.0, own_links_s=1.5) + play(routing, 1, 8.0, 8.0) == LOOK * "p" + "o"
 
 
+def test_where_delay_sets_the_pace_a_trial_begins_once_plans_can_be_compared_with_it():
+    routing = Routing()
+    for _ in range(LOOK):
+        assert routing.choose_own() == 0
+        assert not routing.has_begun
+        routing.judge_plan(1.0, 1.0, is_explained=True, own_links_s=0.0, is_delayed=True)
+    assert routing.choose_own() == 1
+    assert routing.has_begun
+    assert play(routing, TRIAL - 1, 1.0, 0.9) == (TRIAL - 1) * "o"
+
+
 def test_one_plan_that_links_explain_begins_the_count_anew():
     routing = Routing()
     for _ in range(10):

@@ -12,6 +12,7 @@ from nalb.feedback.window import (
     SLICES_PER_SERVER,
     LinkPace,
     choose_windows,
+    delay_sets_pace,
     usual_windows,
     window_with_delay,
 )
@@ -89,3 +90,10 @@ def test_a_window_has_what_a_worker_pushes_while_a_slow_server_has_a_slice():
 def test_with_delay_the_same_values_are_under_way_whatever_bytes_they_travel_in(model_bytes):
     whole_bytes = window_with_delay(model_bytes, 1.0, 0.0, 1e7, is_bbr=False)
     assert window_with_delay(model_bytes // 4, 0.25, 0.0, 1e7, is_bbr=False) == whole_bytes // 4
+
+
+@pytest.mark.parametrize(
+    ("round_trip_s", "took_s", "expected"), [(0.1, 0.59, True), (0.1, 0.61, False), (0.0, 0.1, False)]
+)
+def test_delay_sets_the_pace_where_its_round_trips_take_most_of_the_exchange(round_trip_s, took_s, expected):
+    assert delay_sets_pace(round_trip_s, took_s) is expected

@@ -15,7 +15,7 @@ from nalb.protocol import wire
 from nalb.services.exchange import messages as m
 from nalb.services.exchange.job_nodes import JobNodes
 from nalb.services.exchange.knowledge import NetworkKnowledge
-from nalb.services.exchange.own_routing import OwnRouting
+from nalb.services.exchange.other_way import OtherWay
 from nalb.services.exchange.planner import Planner
 from nalb.simulation.exchange import MessageWeight
 from nalb.simulation.job import by_planner
@@ -60,8 +60,8 @@ def planner_of(kind):
     """A planner of this class for NODES."""
     names = [node.name for node in NODES]
     nodes = JobNodes.of(names, set(names), {name: rank for rank, name in enumerate(names)})
-    own = OwnRouting(PS_LITE.new_loads(nodes), Routing())
-    return kind(nodes, NetworkKnowledge(nodes, CapacityEstimator), PS_LITE.new_slots(nodes), own)
+    other = OtherWay(PS_LITE.new_loads(nodes), Routing())
+    return kind(nodes, NetworkKnowledge(nodes, CapacityEstimator), PS_LITE.new_slots(nodes), other)
 
 
 def iterate(scheme, scale=1.0, has_friends=False, rounds=ROUNDS):

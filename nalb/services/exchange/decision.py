@@ -8,7 +8,7 @@ from nalb.errors import InputError
 from nalb.planning.distribution import DecisionKind, Distribution, Situation
 from nalb.planning.nodes import Floats
 from nalb.planning.slices import Layout
-from nalb.schemes import STOCK, Scheme
+from nalb.schemes import AVERAGE, STOCK, Scheme
 from nalb.services.exchange.knowledge import Known
 
 
@@ -31,7 +31,7 @@ class PlanOptions:
 class Decision:
     """Who distributes the slices of some iterations, and how."""
 
-    scheme: Scheme  # STOCK where iterations are left to MXNet
+    scheme: Scheme  # STOCK where iterations are left to the framework, AVERAGE where delay sets the pace
     plan: Distribution | None  # None: MXNet routes by itself
     kind: DecisionKind
     reason: str  # for people
@@ -52,7 +52,8 @@ class PlanContext:
     layout: Layout
     present: Decision | None  # None: nothing was decided since tensors were cut
     needs_equal_shares: bool  # the estimates are not trusted
-    own_iterations: int = 0  # how many iterations are left to MXNet
+    other_iterations: int = 0  # how many iterations go the other way (other_way.py)
+    other_is_equal: bool = False  # that way is equal shares
     last: Distribution | None = None  # the last plan of the scheme that is asked; tensors may have been cut anew since
 
 
@@ -61,9 +62,9 @@ def decide(now: PlanContext, known: Known, options: PlanOptions) -> Decision:
     scheme, measures = options.scheme, options.measures
     if known.nodes.sites is not None and scheme.routes_itself:
         raise InputError(f"scheme {scheme.name} has one level, and this job sums by sites: start it with --one-level")
-    if now.own_iterations:
+    if now.other_iterations and not now.other_is_equal:
         reason = "the framework's own routing: plans take no less"
-        return Decision(STOCK, None, DecisionKind.LEFT, reason, False, now.own_iterations)
+        return Decision(STOCK, None, DecisionKind.LEFT, reason, False, now.other_iterations)
     if scheme.routes_itself:
         return Decision(scheme, None, DecisionKind.ROUTED, f"{scheme.name}: the framework's own routing", measures)
     present = now.present.plan if now.present is not None and now.present.scheme == scheme else None
@@ -83,6 +84,10 @@ def decide(now: PlanContext, known: Known, options: PlanOptions) -> Decision:
         options.joint_shares,
         known.nodes.sites,
     )
+    if now.other_iterations:
+        plan, _ = AVERAGE.plan(situation)
+        reason = "equal shares: delay sets the pace, and plans take no less"
+        return Decision(AVERAGE, plan, DecisionKind.LEFT, reason, False, now.other_iterations)
     plan, reason = scheme.plan(situation)
     if plan is None and present is None:  # slices are other ones than those of the plan that it keeps
         plan, reason = replace(scheme, decide=lambda _: (kept, reason)).plan(situation)

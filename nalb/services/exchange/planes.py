@@ -11,7 +11,7 @@ from nalb.planning.nodes import Floats
 from nalb.planning.slices import Layout, Tensor, size_bytes, value_dtype
 from nalb.services.exchange import messages as m
 from nalb.services.exchange.job_nodes import JobNodes
-from nalb.services.exchange.own_routing import Loads
+from nalb.services.exchange.other_way import Loads
 
 
 class PlacedSlices(NamedTuple):
@@ -42,7 +42,7 @@ class Plane:
     """A data plane as the coordinator knows it."""
 
     new_slots: Callable[[JobNodes], Slots]
-    new_loads: Callable[[JobNodes], Loads]
+    new_loads: Callable[[JobNodes], Loads] | None  # None: it sums nothing without a plan
 
 
 class NoSlots:
@@ -82,3 +82,4 @@ class RingLoads:
 
 
 AGENTS = Plane(NoSlots, RingLoads)
+AGENTS_WITHOUT_RING = Plane(NoSlots, None)

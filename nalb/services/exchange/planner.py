@@ -18,7 +18,7 @@ from nalb.services.exchange import messages as m
 from nalb.services.exchange.decision import Decision, PlanContext, PlanOptions, decide
 from nalb.services.exchange.job_nodes import JobNodes
 from nalb.services.exchange.knowledge import FinishedIteration, Known, NetworkKnowledge
-from nalb.services.exchange.own_routing import OwnRouting
+from nalb.services.exchange.other_way import OtherWay
 from nalb.services.exchange.planes import AGENTS, Plane, Slots
 from nalb.services.exchange.precision import PrecisionChoice
 
@@ -44,16 +44,16 @@ class Planner:
         nodes: JobNodes,
         knowledge: NetworkKnowledge,
         slots: Slots,
-        own: OwnRouting | None,
+        other: OtherWay,
         rules: Rules = RULES,
         precision: str = STEPS[0],
     ):
-        """own: None where iterations cannot be left to MXNet's own routing. precision: what the job's options ask for."""
+        """precision: what the job's options ask for."""
         self.knowledge, self.precisions = knowledge, PrecisionChoice(nodes.nodes, precision)
         self.chosen = self.precisions.wanted  # of the present layout's plans
         self.present: Planned | None = None  # the last plan since tensors were cut
         self._last: dict[str, Distribution] = {}  # each scheme's last plan, by its name
-        self._slots, self._own, self._rules = slots, own, rules
+        self._slots, self._other, self._rules = slots, other, rules
         self._trust, self._early = Trust(rules), EarlyPlans(rules)
         self._begins_block = False
         self._is_far = False  # delay counted when the last plan was made
@@ -98,14 +98,11 @@ class Planner:
             num_probe=num_probe,
         )
         self._slots.reserve(layout)
-        if self._layout is not None and layout.tensors != self._layout.tensors:
+        if has_others := self._layout is not None and layout.tensors != self._layout.tensors:
             self._trust.begin()
             self._early.begin()
             self.knowledge.forget_tensors()
-            if self._own is not None:
-                self._own.routing.begin()
-        if self._own is not None:
-            self._own.begin(layout)
+        self._other.begin(layout, has_others)
         self._layout, self.present = layout, None
         self._push_in_wanted()
         return layout
@@ -133,7 +130,7 @@ class Planner:
             return False
         if scheme.may_leave_routing:
             is_left = self.present is not None and self.present.decision.kind is DecisionKind.LEFT
-            return is_left and self._own is not None and self._own.routing.is_settled
+            return is_left and self._other.is_settled
         return (scheme.routes_itself or scheme.is_equal) and not (scheme.measures or options.forecasts)
 
     def should_plan_early(self, options: PlanOptions) -> bool:
@@ -165,11 +162,11 @@ class Planner:
         """
         if self.precisions.wanted is not self.chosen:
             self._push_in_wanted()
-        own, known = self._own if options.scheme.may_leave_routing else None, self.knowledge.now
-        own_iterations = 0 if own is None else own.routing.choose_own(most)
+        known, other = self.knowledge.now, self._other
+        others = other.choose(most) if options.scheme.may_leave_routing else 0
         present = None if self.present is None else self.present.decision
         last = self._last.get(options.scheme.name)
-        now = PlanContext(iteration, self.layout, present, self._trust.needs_equal_shares, own_iterations, last)
+        now = PlanContext(iteration, self.layout, present, self._trust.needs_equal_shares, others, other.is_equal, last)
         decision = decide(now, known, options)
         if decision.plan is not None:
             self._last[decision.scheme.name] = decision.plan
@@ -235,22 +232,21 @@ class Planner:
             wait_s = None if planned.is_early or planned.is_first else finished.plan_wait_s
             self._early.judge(finished.took_s, wait_s, learned.is_refuted)
             self._is_fresh = self.present is not None and self.present.decision.kind is DecisionKind.PLANNED
-        if self._own is not None and decision.scheme.may_leave_routing:  # else another scheme's plans are compared
+        if decision.scheme.may_leave_routing:  # else another scheme's plans are compared
             is_explained = not (outcome.is_late(self._rules) or learned.is_refuted)
-            own_links_s, iteration_s = self._own.links_s(known), finished.iteration_s or finished.took_s
-            self._own.routing.judge_plan(iteration_s, outcome.took_s, is_explained, own_links_s)
+            iteration_s = finished.iteration_s or finished.took_s
+            self._other.judge_plan(iteration_s, outcome.took_s, finished.took_s, is_explained, known)
         return learned.shared_uplinks
 
     def note_unmeasured(self, iteration_s: float) -> None:
         """Learn from an iteration whose messages were not timed."""
         is_left = self.present is not None and self.present.decision.kind is DecisionKind.LEFT
-        if is_left and self._own is not None:
-            self._own.routing.judge_own(iteration_s)
+        if is_left:
+            self._other.judge(iteration_s)
 
     def note_direct(self, iteration_s: float) -> None:
         """Learn how long the iteration before the tensors were registered took, which the framework's own routing summed."""
-        if self._own is not None:
-            self._own.routing.note_direct(iteration_s)
+        self._other.note_direct(iteration_s)
 
     def link_knowledge(self, rank_of_node: Mapping[str, int]) -> LinkKnowledge | None:
         """The links for a joint plan; None while they are not measured or do not set the pace."""
@@ -283,15 +279,15 @@ def new_planner(
 ) -> Planner:
     """Make a job's planner, which knows nothing yet. new_estimator: makes an estimator from the number of nodes.
 
-    routing: decides when iterations are left to MXNet's own routing; None: never. Nor are they where some node is no worker, or
-    where sums have two levels. precision: what the job's options ask for.
+    routing: decides when iterations go the other way; None: by the rules. That way is never the plane's own routing where some node
+    is no worker, or where sums have two levels. precision: what the job's options ask for.
     """
-    may_leave = routing is not None and nodes.sites is None and nodes.are_all_workers
+    new_loads = plane.new_loads if nodes.sites is None and nodes.are_all_workers else None
     return Planner(
         nodes,
         NetworkKnowledge(nodes, new_estimator, rules),
         plane.new_slots(nodes),
-        OwnRouting(plane.new_loads(nodes), routing) if may_leave and routing is not None else None,
+        OtherWay(None if new_loads is None else new_loads(nodes), routing or Routing(rules)),
         rules,
         precision,
     )

@@ -1,6 +1,7 @@
 """The exchange of gradients as a service: iterations by plan (iterations.py), and calls that no plan covers (calls.py)."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from nalb.failures import Failure, Moment, Phase
 from nalb.feedback.routing import Routing
@@ -44,13 +45,13 @@ class Exchange(Service):
         check_training: Sequence[Callable[[Process], Failure | None]],
         schemes: Mapping[str, Scheme],
         estimators: Mapping[str, Callable[[int], Estimator]],
-        new_routing: Callable[[], Routing] | None,
+        new_routing: Callable[[], Routing],
         plane: Plane,
     ):
         """links: is told of the planner. joint_shares: see PlanOptions. check_training: asked of a worker that registers tensors.
 
-        schemes, estimators: by the names that settings and observers use. new_routing: makes what decides when iterations are left
-        to the data plane's own routing; None: never.
+        schemes, estimators: by the names that settings and observers use. new_routing: makes what decides when iterations go the
+        other way.
         """
         super().__init__(members)
         self._settings, self._observers, self._links = settings, observers, links
@@ -91,8 +92,9 @@ class Exchange(Service):
             pushes_zeros=not self._settings.has_agents,
         )
         checks_slices = self._settings.verify_sums  # which only plans have
-        routing = None if checks_slices or self._new_routing is None else self._new_routing()
-        return new_planner(nodes, self._new_estimator, routing, plane=self._plane, precision=self._settings.precision)
+        plane = replace(self._plane, new_loads=None) if checks_slices else self._plane
+        precision = self._settings.precision
+        return new_planner(nodes, self._new_estimator, self._new_routing(), plane=plane, precision=precision)
 
     def take(self, process: Process, message: Message, now_s: float) -> Failure | None:
         """A worker or server has sent a message of the exchange, or a report, which may come before all are there."""

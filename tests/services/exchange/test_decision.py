@@ -74,11 +74,19 @@ def test_another_schemes_plan_is_not_kept():
 
 
 def test_iterations_are_left_to_mxnet_without_a_plan_and_untimed():
-    left = decide(replace(START, own_iterations=3), MEASURED, PlanOptions(EXACT))
+    left = decide(replace(START, other_iterations=3), MEASURED, PlanOptions(EXACT))
     assert left == Decision(STOCK, None, DecisionKind.LEFT, left.reason, False, 3)
     assert left.reason
     routed = decide(START, MEASURED, PlanOptions(STOCK))
     assert (routed.plan, routed.kind, routed.iterations) == (None, DecisionKind.ROUTED, 1)
+
+
+@pytest.mark.parametrize("known", [NOTHING, MEASURED])
+def test_where_the_other_way_is_equal_shares_they_are_planned_and_untimed(known):
+    other = decide(replace(START, other_iterations=1, other_is_equal=True), known, PlanOptions(EXACT))
+    assert (other.scheme, other.kind, other.is_measured, other.iterations) == (AVERAGE, DecisionKind.LEFT, False, 1)
+    assert other.has_equal_shares
+    assert other.plan.server_of_slice == decide(START, known, PlanOptions(AVERAGE)).plan.server_of_slice
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from nalb.protocol import wire
 from nalb.schemes import EXACT, SCHEMES
 from nalb.services.composition import new_coordinator
 from nalb.services.exchange import messages as m
-from nalb.services.exchange.planes import AGENTS
+from nalb.services.exchange.planes import AGENTS_WITHOUT_RING
 from nalb.settings import for_agents
 from nalb.simulation.exchange import exchange
 
@@ -32,7 +32,7 @@ class Agents:
         environ = {"NALB_PRECISION": precision, "NALB_SCHEME": scheme, "NALB_ALPHA_BYTES": "16000"}
         self.iteration, self.plan_wait_s = 0, plan_wait_s
         settings = for_agents(environ, node="n0", endpoint="tcp://127.0.0.1:1", size=3, role="scheduler")
-        self.state, self.now_s = new_coordinator(settings, 0.0, schemes=schemes, new_routing=None, plane=AGENTS), 0.0
+        self.state, self.now_s = new_coordinator(settings, 0.0, schemes=schemes, plane=AGENTS_WITHOUT_RING), 0.0
         self.sent = []  # to rank 0
         for rank, name in enumerate(nodes):
             self.say(rank, wire.Hello(wire.VERSION, "agent", name, rank, 100 + rank))

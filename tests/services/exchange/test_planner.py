@@ -1,6 +1,7 @@
 """Plans over many iterations, on a network that is simulated."""
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,18 +9,18 @@ import pytest
 from kvstore_patch.keys.plane import PS_LITE
 from kvstore_patch.keys.slots import plan_slot_key
 from nalb.errors import InputError
-from nalb.feedback.routing import Routing
 from nalb.measurement.capacity import CapacityEstimator
 from nalb.planning.distribution import DecisionKind
 from nalb.planning.granularity import FIRST_ALPHA_BYTES
 from nalb.planning.nodes import Capacities, Node
 from nalb.planning.shares import bound_s
 from nalb.protocol import wire
-from nalb.schemes import EXACT, SCHEMES, Scheme, equal_by_need, find_scheme
+from nalb.schemes import AVERAGE, EXACT, SCHEMES, Scheme, equal_by_need, find_scheme
 from nalb.services.exchange import messages as m
 from nalb.services.exchange.decision import PlanOptions
 from nalb.services.exchange.job_nodes import JobNodes
 from nalb.services.exchange.knowledge import FinishedIteration
+from nalb.services.exchange.planes import AGENTS_WITHOUT_RING
 from nalb.services.exchange.planner import new_planner
 from nalb.simulation.exchange import MessageWeight, exchange
 from nalb.simulation.job import by_planner
@@ -33,7 +34,7 @@ LOW_FROM, LOW_UNTIL, END = 5, 18, 24
 
 def planner_of():
     nodes = JobNodes.of([node.name for node in NODES], {"w0", "w1", "w2"}, {"s0": 0, "s1": 1})
-    planner = new_planner(nodes, CapacityEstimator, Routing(), plane=PS_LITE)
+    planner = new_planner(nodes, CapacityEstimator, plane=PS_LITE)
     planner.register([m.TensorSpec("w", 3_200_000, "float32", 0)], 1e4)
     return planner
 
@@ -56,7 +57,8 @@ def alike(count, may_leave=True):
     names = [node.name for node in nodes]
     ranks = {name: rank for rank, name in enumerate(names)}
     job = JobNodes.of(names, set(names), ranks)
-    return new_planner(job, CapacityEstimator, Routing() if may_leave else None, plane=PS_LITE), nodes
+    plane = PS_LITE if may_leave else replace(PS_LITE, new_loads=None)
+    return new_planner(job, CapacityEstimator, plane=plane), nodes
 
 
 def plan(planner, scheme, iteration=0, schemes=SCHEMES):
@@ -250,6 +252,56 @@ def test_where_links_set_the_pace_mxnet_never_routes():
     planner, nodes = alike(6)
     planner.register([m.TensorSpec(str(k), 100_000, "float32", 0) for k in range(32)], 1e3)
     assert routed(planner, nodes, uneven({}), 100, cores_s=0.0) == 100 * "p"
+
+
+def far(planner, nodes, capacities, iterations, round_trip_s=0.17, wait_s=0.3):
+    """How each iteration of a job with delay goes: 'e' equal shares that nobody times, 'p' a plan, for which all wait."""
+    planner.knowledge.note_delay(round_trip_s, is_bbr=False)
+    word = ""
+    for _ in range(iterations):
+        planned = plan(planner, "exact")
+        decision, sizes_bytes = planned.decision, planner.layout.sizes_bytes
+        servers = np.array(decision.plan.server_of_slice)
+        result = exchange(nodes, capacities, sizes_bytes, servers, window(planner), MessageWeight())
+        took_s = result.time_s + 3 * round_trip_s
+        if decision.kind is DecisionKind.LEFT:
+            assert (decision.scheme, decision.is_measured, decision.iterations) == (AVERAGE, False, 1)
+            word += "e"
+            planner.note_unmeasured(took_s)
+            continue
+        word += "p"
+        planner.judge(FinishedIteration(result.samples, took_s, iteration_s=took_s + wait_s), planned)
+    return word
+
+
+SMALL, LARGE = m.TensorSpec("w", 150_000, "float32", 0), m.TensorSpec("w", 15_000_000, "float32", 0)
+LAN_RATES, WAN_RATES = [1e7, 5e6, 1e7, 3e6], [1e5, 5e4, 1e5, 3e4]  # bytes per second
+
+
+def test_where_delay_sets_the_pace_shares_are_equal_and_untimed_until_links_become_slow():
+    planner, nodes = alike(4)
+    planner.register([SMALL], 1e4)
+    word = far(planner, nodes, Capacities.from_lists(LAN_RATES, LAN_RATES), 200)
+    assert "e" in word[:10]
+    assert word[20:].count("p") <= 0.1 * len(word[20:])
+    assert planner.is_settled(PlanOptions(EXACT)) == (word[-1] == "e")
+    slow = far(planner, nodes, Capacities.from_lists(WAN_RATES, WAN_RATES), 60)
+    assert slow[20:].count("e") <= 5, "a trial at most"
+
+
+def test_where_links_set_the_pace_delay_makes_no_shares_equal():
+    planner, nodes = alike(4)
+    planner.register([LARGE], 1e4)
+    assert far(planner, nodes, Capacities.from_lists(LAN_RATES, LAN_RATES), 40) == 40 * "p"
+
+
+@pytest.mark.parametrize("plane", [AGENTS_WITHOUT_RING, replace(PS_LITE, new_loads=None)])
+def test_a_data_plane_without_a_way_of_its_own_has_equal_shares_where_delay_sets_the_pace(plane):
+    names = [f"n{i}" for i in range(4)]
+    job = JobNodes.of(names, set(names), {name: rank for rank, name in enumerate(names)})
+    planner = new_planner(job, CapacityEstimator, plane=plane)
+    planner.register([SMALL], 1e4)
+    assert "e" in far(planner, job.nodes, Capacities.from_lists(LAN_RATES, LAN_RATES), 10)
 
 
 def test_where_sums_of_slices_are_checked_mxnet_never_routes():
@@ -457,10 +509,10 @@ def test_the_first_plan_of_a_block_is_followed_by_none_that_is_early_and_its_wai
 
 def test_where_delay_counts_few_plans_wait_also_after_a_time_in_which_it_did_not():
     planner = planner_of()
-    planner.knowledge.note_delay(0.5, is_bbr=False)
+    planner.knowledge.note_delay(0.2, is_bbr=False)
     assert 1 <= early(planner, NODES, 100)[20:].count(False) <= 4  # the wait is measured anew
     for calm in range(4, 9):
         planner.knowledge.note_delay(0.0, is_bbr=False)
         early(planner, NODES, calm)
-        planner.knowledge.note_delay(0.5, is_bbr=False)
+        planner.knowledge.note_delay(0.2, is_bbr=False)
         assert early(planner, NODES, 20)[5:].count(False) <= 2
