@@ -108,6 +108,17 @@ def cause_of(error: BaseException | None, otherwise: Cause) -> Cause:
     return Cause.INPUT if isinstance(error, InputError | StoreError) else otherwise
 
 
+def of_script(error: BaseException | None, detail: str) -> Failure:
+    """The failure of a worker whose script ends by this error; None: by an exit status alone.
+
+    A checkpoint that cannot be written is named by its iteration: the job's own may be counted otherwise.
+    """
+    if isinstance(error, CheckpointError) and error.writing is not None:
+        cause, phase, iteration = Cause.CHECKPOINT, Phase.CHECKPOINT, error.writing
+        return Failure(cause=cause, detail=detail, role="worker", phase=phase, iteration=iteration)
+    return Failure(cause=cause_of(error, Cause.SCRIPT), detail=detail, role="worker")
+
+
 def carried(failure: Failure) -> Failure:
     """The failure as a message can carry it: `detail` has at most DETAIL_MOST characters.
 

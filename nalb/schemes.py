@@ -39,7 +39,9 @@ class Scheme:
     measures: bool = True  # whether messages are announced and timed, which takes time
     follows_estimates: bool = False  # whether shares come from the estimated capacities
     learns_from_times: bool = False  # whether it learns each server's time; it has no window: that aligns times
-    may_leave_routing: bool = False  # whether MXNet may route iterations in which plans gain nothing
+    may_leave_routing: bool = (
+        False  # whether iterations in which plans gain nothing may go the other way (other_way.py)
+    )
     is_equal: bool = False  # whether shares are equal on purpose
     fixed_slice_bytes: float | None = None  # slice size; None: the size that alpha gives
     needs_configured: bool = False  # whether it plans on the rates of a network file

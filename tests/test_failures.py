@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from nalb.errors import CheckpointError, InputError, StoreError, one_line
-from nalb.failures import DETAIL_MOST, Cause, Failure, JobFailed, Phase, carried, cause_of, render
+from nalb.failures import DETAIL_MOST, Cause, Failure, JobFailed, Moment, Phase, carried, cause_of, of_script, render
 from nalb.process.last_words import FAILURE, failure_in
 
 WHOLE = Failure(
@@ -60,6 +60,20 @@ def test_what_ends_every_attempt_alike_is_wrong_input() -> None:
     assert [cause_of(error, Cause.SCRIPT) for error in wrong] == [Cause.INPUT] * 3
     others = (ValueError("no"), CheckpointError("no room", writing=3), None)
     assert [cause_of(error, Cause.SCRIPT) for error in others] == [Cause.SCRIPT] * 3
+
+
+@pytest.mark.parametrize(
+    ("error", "cause", "when"),
+    [
+        (ValueError("no"), Cause.SCRIPT, (None, None)),
+        (None, Cause.SCRIPT, (None, None)),
+        (CheckpointError("of another net"), Cause.INPUT, (None, None)),
+        (CheckpointError("no room", writing=3), Cause.CHECKPOINT, (Phase.CHECKPOINT, 3)),
+    ],
+)
+def test_how_a_script_ends(error: Exception | None, cause: Cause, when: Moment) -> None:
+    failure = of_script(error, "failed")
+    assert (failure.cause, (failure.phase, failure.iteration)) == (cause, when)
 
 
 @pytest.mark.parametrize(

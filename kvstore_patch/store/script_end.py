@@ -18,8 +18,8 @@ from typing import NoReturn
 
 from msgspec.structs import replace
 
-from nalb.errors import CheckpointError, PeerError, one_line
-from nalb.failures import NOT_LEFT, Cause, Failure, Phase, cause_of
+from nalb.errors import PeerError, one_line
+from nalb.failures import NOT_LEFT, Cause, Failure, cause_of, of_script
 from nalb.process.last_words import tell_launcher
 
 _status: object = None  # the argument of the last call of sys.exit
@@ -62,10 +62,7 @@ def at_exit(node: str, close: Callable[[], None], fail: Callable[[Failure], None
                 traceback.print_exception(late)
                 error = late
         why = f"it exited with {code}" if error is None else one_line(error)
-        cause = cause_of(error, Cause.SCRIPT)
-        failure = Failure(cause=cause, detail=f"failed: {why}", role="worker", node=node)
-        if isinstance(error, CheckpointError) and error.writing is not None:
-            failure = replace(failure, cause=Cause.CHECKPOINT, phase=Phase.CHECKPOINT, iteration=error.writing)
+        failure = replace(of_script(error, f"failed: {why}"), node=node)
         fail(failure)
         if error is not None:  # a mere exit status is seen anyway, and the script's own last line may say why
             tell_launcher(replace(failure, detail=why))

@@ -30,6 +30,7 @@ from nalb.cli.flags import (
     job_options,
     nodes_of,
     parse_names,
+    without_encryption,
 )
 from nalb.compare.comparison import COMPARED, PEERS
 from nalb.compare.progress import show_table
@@ -256,7 +257,8 @@ def _command(args: argparse.Namespace) -> tuple[str, ...]:
 def _check_torch(args: argparse.Namespace, schemes: list[Variant], encryption: Encryption) -> None:
     """Raise InputError for what jobs of PyTorch do not have."""
     if encryption.is_on and any(one.scheme is None for one in schemes):
-        raise InputError(f"--schemes {RING} does not encrypt: add --plain, or leave it out")
+        remedy = without_encryption(args, leaves_here=args.hosts is not None)
+        raise InputError(f"--schemes {RING} does not encrypt: {remedy}, or compare without {RING}")
     if args.transport:
         raise InputError("--transport is of MXNet alone: leave it out")
     if args.batching or args.parallels or args.train in ("mobilenet", VGG):

@@ -128,6 +128,13 @@ def encryption_of(args: argparse.Namespace, leaves_here: bool) -> Encryption:
     return Encryption(is_on, args.keys)
 
 
+def without_encryption(args: argparse.Namespace, leaves_here: bool) -> str:
+    """How to turn encryption off, as words of a message, where `encryption_of` these arguments is on."""
+    if not (given := "--encrypt" if args.encrypt else "--keys" if args.keys is not None else ""):
+        return "add --plain"
+    return f"give --plain in place of {given}" if leaves_here else f"leave out {given}"
+
+
 def framework_of(args: argparse.Namespace, command: Sequence[str], needs_torch: bool) -> str:
     """What the workers' Python trains with. Raises InputError or MachineError. needs_torch: the flags fit PyTorch alone."""
     if args.hosts is None:

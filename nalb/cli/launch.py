@@ -30,6 +30,7 @@ from nalb.cli.flags import (
     job_options,
     nodes_of,
     schemes_help,
+    without_encryption,
 )
 from nalb.errors import InputError, did_you_mean
 from nalb.extensions import SCHEME_GROUP, estimators_with, is_own, schemes_with
@@ -153,7 +154,7 @@ def _parse(args: argparse.Namespace) -> LaunchRequest:
         args.checkpoints = folder(args.checkpoints, "--checkpoints")
     if args.print_env and (args.max_restarts or args.min_nodes):
         raise InputError("--print-env starts nothing, so nothing again: leave out --max-restarts and --min-nodes")
-    encryption = encryption_of(args, leaves_here=args.hosts is not None or args.root is not None)
+    encryption = encryption_of(args, _leaves_here(args))
     if one_node is not None:
         one_node.check_keys(encryption)
     if args.print_env:  # another launcher starts the command, perhaps elsewhere: its Python cannot be asked
@@ -196,6 +197,10 @@ def _one_node(args: argparse.Namespace) -> OneNode | None:
     return node
 
 
+def _leaves_here(args: argparse.Namespace) -> bool:
+    return args.hosts is not None or args.root is not None
+
+
 def _is_shorter(args: argparse.Namespace) -> bool:
     return args.precision not in (None, DEFAULT_PRECISION)
 
@@ -216,7 +221,8 @@ def _check_framework(args: argparse.Namespace, framework: str, scheme: Scheme, e
     if scheme is GLOO and is_shorter:
         raise InputError(f"--scheme {scheme.name} is {scheme.meaning}, which sums float32: leave out --precision")
     if scheme is GLOO and encryption.is_on:
-        raise InputError(f"--scheme {scheme.name} is {scheme.meaning}, which does not encrypt: add --plain")
+        remedy = without_encryption(args, _leaves_here(args))
+        raise InputError(f"--scheme {scheme.name} is {scheme.meaning}, which does not encrypt: {remedy}")
     if args.batching and scheme is GLOO:
         raise InputError(f"--scheme {scheme.name} is {scheme.meaning}, without a coordinator: leave out --batching")
     if args.batching in ("lb-bsp-federated", *BASELINES):

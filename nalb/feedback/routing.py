@@ -69,10 +69,10 @@ class Routing:
         """Whether MXNet also routes the next iteration, whatever the present one shows."""
         return self._left > 0
 
-    @property
-    def has_begun(self) -> bool:
-        """Whether anything is known of the other way, or is about to be."""
-        return bool(self._own) or self._is_trial
+    def forget_own(self) -> None:
+        """Forget what the other way took: from here on it is another one. Not to be called while iterations of it are to come."""
+        self._own.clear()
+        self._is_trial = False
 
     def choose_own(self, most: int = 1) -> int:
         """The number of the next iterations that MXNet routes, at most `most`; 0: a plan routes the next one.

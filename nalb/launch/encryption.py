@@ -1,7 +1,8 @@
 """A job's encryption: off, with keys that are made for this job alone and removed afterwards, or with prepared keys."""
 
+import shlex
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,10 +34,18 @@ def job_keys(encryption: Encryption, places: Sequence[Place]) -> dict[str, NodeK
     for name, one in keys.items():
         if one.addresses() != addresses:
             wanted = ",".join(f"{node}={address}" for node, address in addresses.items())
-            raise InputError(
-                f"{key_path(encryption.keys, name)} is for other nodes: `nalb keys --nodes {wanted}` makes them"
-            )
+            make = f"nalb keys --nodes {wanted} --out {shlex.quote(encryption.keys)} --force"
+            whose = _unlike(one.addresses(), addresses)
+            raise InputError(f"{key_path(encryption.keys, name)} is for {whose}: `{make}` makes new ones for all nodes")
     return keys
+
+
+def _unlike(told: Mapping[str, str], addresses: Mapping[str, str]) -> str:
+    """How the nodes and addresses that a key file tells of differ from the job's."""
+    if told.keys() != addresses.keys():
+        return "other nodes"
+    node = next(node for node, address in addresses.items() if told[node] != address)
+    return f"another address of {node}, {told[node]} instead of {addresses[node]}"
 
 
 def own_keys_dir(encryption: Encryption, run_dir: Path) -> Path | None:

@@ -113,7 +113,8 @@ class Rules:
     # Iterations that the account holds at most: what was saved long ago says little of today's network. Choice.
     early_account: float = 2.0
 
-    # When MXNet's own routing, or equal shares where delay sets the pace, take the place of plans: routing.py. Not simulated: its worth is in docs/results/cost.md.
+    # When another way takes the place of plans: routing.py. Not simulated: what it is worth is in docs/results/cost.md for MXNet's
+    # own routing, and in docs/results/delay.md for equal shares.
 
     # Plans in a row that links must fail to explain before a trial: what another network taught is unlearnt by then
     # (tests/simulation/test_learning.py).

@@ -266,7 +266,10 @@ class Agent:
         self._unwatch(told_by)
         if not self._is_leaving:
             pid = self._training.pid
-            detail = f"lost its training process (pid {pid}), which ended without leaving the job: see its output"
+            where = "see its output"
+            if (ranks := self._start.processes) > 1:
+                where = f"any of this machine's {ranks} ranks may have ended first: see the output of all of them"
+            detail = f"lost its training process (pid {pid}), which ended without leaving the job: {where}"
             self.fail(self.failure(Cause.ENDED, detail))
 
     def _leave(self, order: orders.Leave) -> None:

@@ -32,6 +32,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from nalb.errors import PeerError, one_line
 from nalb.failures import Cause, Failure, JobFailed, carried, cause_of
@@ -475,23 +476,25 @@ class Front:
         with suppress(JobFailed):
             self._wait(lambda: False, GRACE_S)
 
-    def close(self, failed: str | None = None, cause: Cause = Cause.SCRIPT) -> None:
+    def close(self, failed: Failure | None = None) -> None:
         """Leave the job, and wait until all ranks have.
 
-        failed, cause: why the script ends, where it waits for no other rank.
+        failed: why the script ends, where it waits for no other rank; its role and node are this process's.
         """
         if os.getpid() != self._owner:
             return
+        if failed is not None:
+            failed = replace(failed, role="worker", node=self._start.node)
         if failed is None:
             with suppress(JobFailed):  # the last iteration of the ring is told first
                 self._wait(lambda: not self._rings or self._rings[0].computed_s is None)
         elif self._error is not None:
             tell_launcher(self._error.failure)  # the script's own words are torch's, which name nobody
-        elif cause is Cause.INPUT:
-            tell_launcher(self._failure(cause, failed))  # whose words do not tell that no restart helps
+        elif failed.is_wrong_input:
+            tell_launcher(failed)  # whose words do not tell that no restart helps
         self._is_leaving = True
         with suppress(OSError):
-            self.agent.send(o.Leave(carried(self._failure(cause, failed)) if failed else None))
+            self.agent.send(o.Leave(failed and carried(failed)))
         self._reader.join()
         self.agent.close()
         if self._segment is not None:

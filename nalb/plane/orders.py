@@ -55,6 +55,7 @@ class Start(Order, frozen=True):
     node: str
     address: str  # an IP address of this machine that the other ranks reach
     starts_coordinator: bool  # rank 0's, where no launcher runs one
+    processes: Number = 1  # training processes of this machine: a launcher ends all of them when one has ended
 
 
 class Listening(Order, frozen=True):

@@ -109,7 +109,7 @@ def main() -> int:
         except JobFinished:
             pass
         except NalbError as error:
-            front.close(failed=str(error))
+            front.close(Failure(cause=Cause.SCRIPT, detail=str(error)))
             raise
         front.close()
     except JobFailed as error:

@@ -410,7 +410,9 @@ class StepModel:
             uplinks,
         )
         scheme = scheme_of(step)
-        follows = bool(event.shares) and (scheme is None or scheme.follows_estimates or scheme.needs_configured)
+        # Untimed shares of a scheme that follows estimates are equal ones.
+        plans = event.measured is not False and (scheme is None or scheme.follows_estimates)
+        follows = bool(event.shares) and (plans or (scheme is not None and scheme.needs_configured))
         return cls(nodes, float(shares.sum()), capacities, follows)
 
     def least_s(self, faster: Thing | None = None) -> float:

@@ -23,9 +23,10 @@ from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
+from msgspec.structs import replace
 
 from nalb.errors import InputError, one_line
-from nalb.failures import Cause, Failure, cause_of
+from nalb.failures import Cause, of_script
 from nalb.plane.front import Front
 from nalb.process.address import own_name
 from nalb.process.last_words import tell_launcher
@@ -331,22 +332,24 @@ def _leave() -> None:
         error = _end_of_script()
         if error is not None:  # to collect PyTorch's objects takes the interpreter a second at its end, and others wait
             gc.freeze()
-        leaving.leave(None if error is None else f"failed: {one_line(error)}", cause_of(error, Cause.SCRIPT))
+        leaving.leave(None if error is None else of_script(error, f"failed: {one_line(error)}"))
 
 
 _OWNER = os.getpid()  # a process that the script forks is no rank
 
 
 @atexit.register
-def _tell_wrong_input() -> None:
-    """Tell the launcher of wrong input that ends a script which has no job yet, or has left it: another attempt would end alike.
+def _tell_launcher_why() -> None:
+    """Tell the launcher why a script ends which has no job, or has left it, where the script's own words say less.
 
-    After `_leave`, which runs before, it tells the same.
+    Wrong input would end another attempt alike, and a checkpoint that cannot be written has an iteration. After `_leave`, which
+    runs before, it tells the same.
     """
     error = _end_of_script()
-    if os.getpid() == _OWNER and error is not None and cause_of(error, Cause.SCRIPT) is Cause.INPUT:
-        detail, node = f"failed: {one_line(error)}", own_name(os.environ)
-        tell_launcher(Failure(cause=Cause.INPUT, detail=detail, role="worker", node=node))
+    if os.getpid() == _OWNER and error is not None:
+        failure = of_script(error, f"failed: {one_line(error)}")
+        if failure.cause is not Cause.SCRIPT:
+            tell_launcher(replace(failure, node=own_name(os.environ)))
 
 
 def _end_of_script() -> BaseException | None:

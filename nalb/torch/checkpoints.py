@@ -10,10 +10,11 @@
             iteration += 1
             checkpoints.after_step(Progress(iteration, epoch, batch + 1))
 
-All ranks have the same weights, so only rank 0 writes. All ranks go on from the newest checkpoint that any of them has. A file is
-one of nalb's (nalb/checkpoints/file.py), in which the state dicts are one array of bytes, as torch.save writes them. They are read
-with weights_only=True: nothing in a file is executed. That reads tensors and values of Python's own types alone. So NumPy's numbers
-are written as Python's own, and what could not be read back is refused when it is to be written.
+All ranks have the same weights, so only rank 0 writes, and values that are sharded over ranks are refused. All ranks go on from
+the newest checkpoint that any of them has. A file is one of nalb's (nalb/checkpoints/file.py), in which the state dicts are one
+array of bytes, as torch.save writes them. They are read with weights_only=True: nothing in a file is executed. That reads tensors
+and values of Python's own types alone. So NumPy's numbers are written as Python's own, and what could not be read back is refused
+when it is to be written.
 
 Where gradients are rounded on their way (`--precision`), each rank keeps what that took, and writes it to a file of its own beside
 the checkpoint. A rank that does not find its file, as on another machine, has lost one rounding.
@@ -42,6 +43,7 @@ from nalb.errors import CheckpointError, one_line
 from nalb.plane.front import Front
 from nalb.torch.backend import current_job
 from nalb.torch.gathering import device_of_numbers, rows_of_all
+from nalb.torch.sharding import name_sharded
 
 STATES = "torch"  # the array of the state dicts' bytes
 KEPT = re.compile(r"kept-\d+-(\d+)\.npz(\.part)?")  # what rounding took on a rank; residuals.py writes it
@@ -95,10 +97,11 @@ class Checkpoints:
         """Restore the newest whole checkpoint, if there is one, and return its progress, the same on every rank.
 
         Call it once, before the first step. Files that are damaged or cannot be read are skipped with a warning. Raises
-        CheckpointError where the checkpoint belongs to another training.
+        CheckpointError where the checkpoint belongs to another training, or parameters are sharded over ranks.
         """
         if not self._keeper.every:
             return Progress()
+        self._refuse_sharded()
         self._claim_folder()
         is_in_job = self._ranks > 1
         checkpoint = self._keeper.find(is_in_job, self._agree if is_in_job else None)
@@ -123,13 +126,24 @@ class Checkpoints:
         return self._keeper.is_due(progress)
 
     def save(self, progress: Progress) -> None:
-        """Save now. Call it on every rank; rank 0 writes. Raises CheckpointError where writing fails; older checkpoints stay."""
+        """Save now. Call it on every rank; rank 0 writes.
+
+        Raises CheckpointError where writing fails, or parameters are sharded over ranks. Older checkpoints stay.
+        """
+        self._refuse_sharded()  # on every rank, though one alone writes
         self._claim_folder()
         if self._rank == 0:
             self._write(progress)
         if (front := self._front) is not None:
             self._write_kept(front, progress.iteration)
         self._seed_random(progress.iteration)
+
+    def _refuse_sharded(self) -> None:
+        """Raise CheckpointError where rank 0 has not all values. It is alike on all ranks, so each of them says why it ends."""
+        if self._ranks > 1 and (name := next(filter(None, map(name_sharded, self._parts)), None)):
+            raise CheckpointError(
+                f"{name} is sharded over ranks, of which one writes: use torch.distributed.checkpoint"
+            )
 
     @property
     def _front(self) -> Front | None:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 import torch.distributed as dist
+from msgspec.structs import replace
 
 from nalb.errors import InputError, PeerError, listed, one_line
 from nalb.failures import Cause, Failure, JobFailed, Phase
@@ -92,7 +93,8 @@ class TorchJob:
                 told_by_all(store, "refusal", rank, size, why, ANSWER_S)
             raise InputError(why)
         if self.is_needed and rank in firsts:
-            self.front = _join(store, firsts.index(rank), nodes)
+            number = firsts.index(rank)
+            self.front = _join(store, number, nodes, len(machines[number]))
             self.front.ends_script, self.front.waits_elsewhere = ends_script, waits_in_torch
             self.front.why_in_vain = self._why_in_vain
         if self.is_needed and len(machines) < size:
@@ -106,7 +108,7 @@ class TorchJob:
                     ),
                 )
             except BaseException as error:
-                self.leave(f"cannot sum on its machine: {one_line(error)}")
+                self.leave(Failure(cause=Cause.SCRIPT, detail=f"cannot sum on its machine: {one_line(error)}"))
                 raise
 
     def look_after(self, gloo: Gloo, is_watched: bool) -> Gloo:
@@ -125,20 +127,29 @@ class TorchJob:
         is_sure = self._cut_off == CUT_OFF_LOOKS
         return "waits for other ranks in gloo, which has lost a connection to one of them" if is_sure else None
 
-    def leave(self, failed: str | None = None, cause: Cause = Cause.SCRIPT) -> None:
-        """Leave the job. failed, cause: why the script ends, where it waits for no other rank."""
+    def leave(self, failed: Failure | None = None) -> None:
+        """Leave the job. failed: why the script ends, where it waits for no other rank."""
         store, self._store = self._store, None
         has_lost, word = failed is not None and self._has_lost_one(), None
         if self.machine is not None:
             if failed is None:
                 with suppress(Exception):  # their errors are for whoever waits for them
                     self.machine.await_sums()  # its threads may not have begun all: the plane's end would overtake these
+                if store is not None and self.front is None:
+                    with suppress(JobFailed, RuntimeError):  # all others may have ended, and the store with them
+                        sums = str(self.machine.sums_begun)
+                        _asked(partial(store.set, f"left{self._rank}", sums), WORD_S)  # waits for no answer
             elif store is not None:
-                word = self._word_of_machine(store, f"failed{self.machine.number}", None if has_lost else failed)
+                key, own = f"failed{self.machine.number}", None if has_lost else failed.detail
+                word = self._word_of_machine(store, key, own)
+                if word is not None and word != own:  # another rank's: when is not known
+                    failed = replace(failed, detail=word, phase=None, iteration=None)
+                if has_lost and word is None and (word := self._left_early(store, self.machine)) is not None:
+                    failed = Failure(cause=Cause.UNEQUAL, detail=word)
         if self.front is not None:
             if has_lost and word is None and self.front.ends_script:
                 self.front.await_error()  # gloo's error names no rank, and hides which one ended first
-            self.front.close(word or failed, cause)
+            self.front.close(failed)
         if self.machine is not None:
             self.machine.close()
         close_gpus()
@@ -157,6 +168,19 @@ class TorchJob:
         own = f"has rank {self._rank}, which {failed}" if failed and self.front is None else failed or ""
         with suppress(JobFailed, RuntimeError):  # the store is gone, or Python starts no thread any more
             return str(_asked(partial(store.compare_set, key, "", own), WORD_S), "utf-8") or None
+        return None
+
+    def _left_early(self, store: dist.Store, machine: Machine) -> str | None:
+        """Which rank of the machine has left after fewer sums than this one has begun; None: none has, as far as is known."""
+        with suppress(JobFailed, RuntimeError):  # as above
+            for rank in machine.ranks:
+                if rank != self._rank and _asked(partial(store.check, [key := f"left{rank}"]), WORD_S):
+                    sums = int(_asked(partial(store.get, key), WORD_S))
+                    if sums < machine.sums_begun:
+                        return (
+                            f"has rank {rank}, which left after {sums} sums, rank {self._rank} has begun {machine.sums_begun}: "
+                            "all workers must make the same number of steps"
+                        )
         return None
 
 
@@ -223,21 +247,21 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _join(store: dist.Store, rank: int, nodes: Sequence[str]) -> Front:
-    """Start an agent, and let it join the job with all others. nodes: by rank."""
+def _join(store: dist.Store, rank: int, nodes: Sequence[str], processes: int) -> Front:
+    """Start an agent, and let it join the job with all others. rank: of agents. nodes: by rank. processes: of this machine."""
     global _has_joined
     node, size = nodes[rank], len(nodes)
     coordinator = None if _has_joined else os.environ.get("NALB_COORDINATOR")
     _has_joined = True
     settings = for_agents(os.environ, node=node, endpoint="", size=size, role="agent")
-    start = o.Start(rank, size, node, _address(store), rank == 0 and not coordinator)
+    start = o.Start(rank, size, node, _address(store), rank == 0 and not coordinator, processes)
     front = Front(start, settings.startup_s, settings.silence_s)
     told = front.listening.address, front.listening.coordinator or coordinator
     try:
         agents = told_by_all(store, "agent's address", rank, size, told, settings.startup_s, nodes)
         front.join([one for one, _ in agents], agents[0][1])
     except BaseException as error:
-        front.close(f"did not join the job: {one_line(error)}")
+        front.close(Failure(cause=Cause.SCRIPT, detail=f"did not join the job: {one_line(error)}"))
         raise
     return front
 

@@ -47,7 +47,8 @@ class Machine:
     def __init__(self, machines: list[list[int]], rank: int, front: Front | None, new_gloo: NewGloo):
         """front: the first rank's; the others have none."""
         self.number = next(index for index, ranks in enumerate(machines) if rank in ranks)
-        ranks = machines[self.number]
+        self.ranks = ranks = machines[self.number]
+        self.sums_begun = 0  # by this rank
         self._front = front
         self._lock = Lock()
         self._begun: list[dist.Work] = []  # sums under way, and those that failed; each keeps its tensors
@@ -67,6 +68,7 @@ class Machine:
         """
         if self._thrown_out:
             raise SumMissing(f"this rank was thrown out of a sum, which the other ranks wait for: {self._thrown_out}")
+        self.sums_begun += 1
         try:
             return in_whole([tensor], lambda whole: self._note(self._begin(whole[0], group)))
         except BaseException as error:

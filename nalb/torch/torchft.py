@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import _DistributedBackendOptions
 from torchft.process_group import ProcessGroupWrapper
 
+from nalb.failures import Cause, Failure
 from nalb.torch.backend import NalbGroup
 from nalb.torch.job import TorchJob
 
@@ -48,7 +49,7 @@ class ProcessGroupNalb(ProcessGroupWrapper):  # type: ignore[misc]
     def _leave(self, failed: str | None) -> None:
         leaving, self._job = self._job, None
         if leaving is not None:
-            leaving.leave(failed)
+            leaving.leave(None if failed is None else Failure(cause=Cause.SCRIPT, detail=failed))
 
     def getBackendName(self) -> str:
         """By which c10d names it."""

@@ -108,7 +108,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("compare --local 2 --framework torch --schemes stock -- true", "PyTorch alone is gloo"),
         (
             "compare --local 2 --framework torch --schemes gloo --encrypt -- true",
-            "--schemes gloo does not encrypt: add",
+            "--schemes gloo does not encrypt: leave out --encrypt, or compare without gloo",
         ),
         (
             "compare --network uneven4-cpu --train cnn --batching off,lb-bsp --metrics 9109",

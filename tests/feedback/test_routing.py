@@ -51,10 +51,8 @@ def test_where_delay_sets_the_pace_a_trial_begins_once_plans_can_be_compared_wit
     routing = Routing()
     for _ in range(LOOK):
         assert routing.choose_own() == 0
-        assert not routing.has_begun
         routing.judge_plan(1.0, 1.0, is_explained=True, own_links_s=0.0, is_delayed=True)
     assert routing.choose_own() == 1
-    assert routing.has_begun
     assert play(routing, TRIAL - 1, 1.0, 0.9) == (TRIAL - 1) * "o"
 
 

@@ -1,4 +1,4 @@
-"""A PyTorch job that is killed goes on from its newest checkpoint, with the batch sizes that it had."""
+"""A PyTorch job that is killed goes on from its newest checkpoint, with the batch sizes that it had; a full disk is named."""
 
 import sys
 from importlib.util import find_spec
@@ -6,8 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from nalb.checkpoints import folder
 from nalb.events import BatchEvent
+from nalb.failures import Cause, Phase
 from nalb.reporting.run_file import read_events
+from tests.failures import when, who
 from tests.launch.conftest import END_LIMIT_S, START_LIMIT_S, Launch
 from tests.launch.test_torch_launch import cache_of_torch
 
@@ -18,7 +21,7 @@ STEPS = 16
 @pytest.mark.skipif(find_spec("torch") is None, reason="needs torch: pip install torch")
 @pytest.mark.torch
 def test_a_killed_job_ends_with_the_bits_of_one_that_was_not(launch: Launch, tmp_path: Path) -> None:
-    command = [sys.executable, str(SCRIPT), str(STEPS), str(tmp_path / "started")]
+    command = [sys.executable, str(SCRIPT), str(STEPS), str(tmp_path / "started"), "kill"]
     flags = ("--scheme", "average", "--batching", "off", "--max-restarts", "1")
     job = launch("--local", "2", *flags, "--", *command, **cache_of_torch(tmp_path))
     code, _ = job.end(2 * START_LIMIT_S + END_LIMIT_S)
@@ -29,4 +32,21 @@ def test_a_killed_job_ends_with_the_bits_of_one_that_was_not(launch: Launch, tmp
     assert saved == ["checkpoint-000000012.nalb", "checkpoint-000000016.nalb"], "the newest two"
     batches = [one for one in read_events(job.run_dir / "restart-1") if isinstance(one, BatchEvent)]
     assert [one.sizes for one in batches] == [[24, 8]] * (STEPS - 8)
+    job.assert_nothing_left()
+
+
+@pytest.mark.skipif(find_spec("torch") is None, reason="needs torch: pip install torch")
+@pytest.mark.torch
+@pytest.mark.parametrize("scheme", ["average", "gloo"])
+def test_the_disk_is_full(launch: Launch, tmp_path: Path, scheme: str) -> None:
+    """The plane counts iterations from where it begins to plan: the line has the checkpoint's own."""
+    command = [sys.executable, str(SCRIPT), str(STEPS), str(tmp_path / "started"), "full"]
+    job = launch("--local", "2", "--scheme", scheme, "--", *command, **cache_of_torch(tmp_path))
+    code, _ = job.end(START_LIMIT_S + END_LIMIT_S)
+    assert code, job.output
+    failure = job.failure()
+    assert (failure.cause, who(failure), when(failure)) == (Cause.CHECKPOINT, ("worker", "n0"), (Phase.CHECKPOINT, 12))
+    found, skipped = folder.newest(job.run_dir / "checkpoints")
+    assert found is not None
+    assert (found.checkpoint.progress.iteration, skipped) == (8, [])
     job.assert_nothing_left()

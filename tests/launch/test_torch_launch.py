@@ -60,7 +60,7 @@ def cache_of_torch(folder: Path) -> dict[str, str]:
         (["--framework", "mxnet", "--precision", "int8"], "--precision int8: fewer bytes need the plane for PyTorch"),
         (["--framework", "torch", "--scheme", "gloo", "--precision", "int8"], "sums float32: leave out --precision"),
         (["--framework", "mxnet", "--scheme", "gloo"], "MXNet alone is --scheme stock"),
-        (["--framework", "torch", "--scheme", "gloo", "--encrypt"], "which does not encrypt: add --plain"),
+        (["--framework", "torch", "--scheme", "gloo", "--encrypt"], "which does not encrypt: leave out --encrypt"),
         (["--framework", "torch", "--scheme", "gloo", "--batching", "lb-bsp"], "leave out --batching"),
         (["--framework", "torch", "--batching", "lb-bsp-federated"], "--batching lb-bsp-federated is of MXNet alone"),
         (["--framework", "torch", "--batching", "lb-bsp", "--predictor", "narx"], "--predictor narx is of MXNet alone"),

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from nalb.failures import DETAIL_MOST, Cause, Failure, JobFailed
+from nalb.failures import DETAIL_MOST, Cause, Failure, JobFailed, Phase
 from nalb.plane import agent_process
 from nalb.plane import front as fronts
 from nalb.plane import orders as o
@@ -430,16 +430,23 @@ def test_leaving_frees_memory(job):
     assert not os.fstat(job.agent.descriptors[0]).st_blocks
 
 
-@pytest.mark.parametrize("failed", [None, "failed: ValueError: no"])
-@pytest.mark.parametrize("cause", [Cause.SCRIPT, Cause.INPUT])
-def test_leaving(ends, failed, cause, monkeypatch, capfd):
+@pytest.mark.parametrize(
+    "failed",
+    [
+        None,
+        Failure(cause=Cause.SCRIPT, detail="failed: ValueError: no"),
+        Failure(cause=Cause.INPUT, detail="failed: InputError: no"),
+        Failure(cause=Cause.CHECKPOINT, detail="failed: no room", phase=Phase.CHECKPOINT, iteration=8),
+    ],
+)
+def test_leaving(ends, failed, monkeypatch, capfd):
     monkeypatch.setenv(VARIABLE, "id")  # a launcher
     job = Job(ends)
-    closing = job.thread.submit(job.front.close, failed, cause)
+    closing = job.thread.submit(job.front.close, failed)
     leave = job.agent.hear()
-    assert (leave.failure and (leave.failure.detail, leave.failure.cause)) == (failed and (failed, cause))
+    assert leave.failure == (failed and structs.replace(failed, role="worker", node="n0"))
     told = failure_in(capfd.readouterr().err)[1]  # where the script's own words tell people but not the launcher
-    assert told == (leave.failure if cause is Cause.INPUT else None)
+    assert told == (leave.failure if failed and failed.is_wrong_input else None)
     assert not closing.done()
     os.kill(job.front.agent.pid, signal.SIGKILL)
     job.agent.socket.close()
@@ -476,7 +483,8 @@ def test_further_sums_of_an_iteration_whose_first_one_failed_raise_why(job):
 
 def test_an_error_of_any_length_is_told_as_it_fits(job):
     """A packet that the socket does not take would leave the agent, and so all ranks, waiting."""
-    closing = job.thread.submit(job.front.close, "failed: a path of \udcff" + "x" * 1_000_000)
+    failed = Failure(cause=Cause.SCRIPT, detail="failed: a path of \udcff" + "x" * 1_000_000)
+    closing = job.thread.submit(job.front.close, failed)
     told = job.agent.hear().failure.detail
     assert told.startswith("failed: a path of ?x")
     assert len(told) == DETAIL_MOST

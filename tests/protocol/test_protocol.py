@@ -10,7 +10,9 @@ from nalb.protocol import wire
 from nalb.services.batching.messages import BatchSizes, Computed, JoinBatching
 from nalb.services.composition import new_coordinator
 from nalb.services.exchange import messages as m
+from nalb.services.exchange import planner
 from nalb.services.exchange.iterations import Iterations
+from nalb.services.exchange.other_way import OtherWay
 from nalb.services.exchange.worker_protocol import WorkerProtocol
 from nalb.settings import from_environment
 from tests.protocol.every_order import ITERATE, LEAVE, REGISTER, Broken, World, explore, to_gathered, wander
@@ -130,6 +132,32 @@ def test_where_messages_overtake_or_workers_fail_no_plan_is_obeyed_for_too_long(
     explore(
         to_gathered(job((ONE, STEP, OTHER, STEP, END), scheme="exact", new_routing=BegunOwn, **freedom)), may_abort=True
     )
+
+
+class Equal(OtherWay):
+    """Equal shares are the other way from the beginning."""
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.is_equal = True
+
+
+@pytest.mark.parametrize(
+    ("program", "freedom", "executed"),
+    [
+        ((ONE, *[STEP] * 5, END), {}, range(5)),
+        ((ONE, STEP, STEP, OTHER, STEP, END), {"servers": 2}, (0, 1, 4)),
+    ],
+    ids=["back to plans", "new tensors"],
+)
+def test_equal_shares_that_nobody_times_end_well_in_every_order(monkeypatch, program, freedom, executed):
+    monkeypatch.setattr(planner, "OtherWay", Equal)
+    world = to_gathered(job(program, scheme="exact", new_routing=BegunOwn, **freedom))
+    explore(world)
+    end = wander(world, 0)
+    assert end.workers["w0"].executed == list(executed)
+    assert [plan.until - plan.iteration for plan in end.plans.values()] == [0] * len(end.plans)
+    assert not all(plan.measure for plan in end.plans.values())
 
 
 def test_obeying_a_plan_for_too_long_would_be_seen(monkeypatch):

@@ -181,6 +181,7 @@ def test_the_model_plans_anew_with_one_thing_faster():
     assert model.least_s(Thing(LINK, "n0", "up")) == pytest.approx(12 / 9)  # its other direction stays
     assert model.least_s(Thing(LINK, "n0", BOTH)) == pytest.approx(1.0)
     assert not StepModel.of(step(estimate=rates([9] * 4))).follows
+    assert not StepModel.of(step(scheme="exact", estimate=rates([9] * 4), measured=False)).follows, "equal shares"
     assert StepModel.of(step()) is None
     capped = StepModel.of(step(scheme="exact", estimate=rates([18] * 4, pairs=[("n0", "n1", MB)])))
     slow = capped.least_s()

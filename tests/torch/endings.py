@@ -142,6 +142,8 @@ for step in range(1_000_000):
             fail()
         if rank == 1 and how == "exit":
             sys.exit(3)
+        if rank == 1 and how == "fewer steps":
+            sys.exit(0)
         if rank == 1 and how == "exit unseen":
             raise SystemExit(3)
         if how == "caught":
@@ -158,7 +160,7 @@ for step in range(1_000_000):
             sum_half_way()
             if how == "half-way, and no more":
                 break
-        if rank == 1 and how == "gone":
+        if (rank, how) in ((1, "gone"), (2, "first of the second machine gone")):
             os._exit(9)
         if rank == 1 and how == "thrown out of a copy":
             make_a_copy_fail()

@@ -96,6 +96,20 @@ def test_what_ends_a_rank_that_is_not_its_machines_first_is_told_on_all_machines
 
 
 @pytest.mark.torch
+def test_a_rank_that_leaves_its_machines_first_one_behind_is_named_with_its_number_of_sums() -> None:
+    """It ends in good order, so it cannot say that it should not have."""
+    *ended, far, far_too = ranks.run(
+        "endings.py", "fewer steps", size=4, within_s=60.0, RANKS_OF_A_MACHINE="2", **BY_PLANE
+    )
+    assert [one.code for one in ended] == [1, 0], ended
+    assert far.code, far
+    assert far_too.code, far_too
+    says = r"worker m0 has rank 1, which left after (\d+) sums, rank 0 has begun (\d+): all workers must make the same number"
+    assert (told := re.search(says, ended[0].output)), ended[0].output[-3000:]
+    assert int(told[1]) < int(told[2])
+
+
+@pytest.mark.torch
 def test_ranks_of_a_machine_leave_after_sums_that_nobody_has_waited_for() -> None:
     ended = ranks.run("endings.py", "not waited for", size=4, within_s=60.0, RANKS_OF_A_MACHINE="2", **BY_PLANE)
     assert [one.code for one in ended] == [0] * 4, [one.output[-3000:] for one in ended]
@@ -107,6 +121,15 @@ def test_a_rank_that_only_hears_of_anothers_end_is_not_named_for_it() -> None:
     ended = ranks.run("endings.py", "gone", size=4, within_s=60.0, RANKS_OF_A_MACHINE="3", **BY_PLANE)
     require_named(ended, "worker m0 failed")
     assert not any("has rank" in one.output for one in ended), [one.output[-3000:] for one in ended]
+
+
+@pytest.mark.torch
+def test_where_a_machines_first_rank_is_lost_all_its_ranks_are_suspects() -> None:
+    """A launcher such as torchrun ends all ranks of a machine when one has ended, so the first one may be another."""
+    how = "first of the second machine gone"
+    ended = ranks.run("endings.py", how, size=4, within_s=60.0, RANKS_OF_A_MACHINE="2", **BY_PLANE)
+    says = "any of this machine's 2 ranks may have ended first: see the output of all of them"
+    require_named(ended, f"which ended without leaving the job: {says}")
 
 
 @pytest.mark.torch

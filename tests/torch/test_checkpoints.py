@@ -66,6 +66,31 @@ def test_ranks_whose_disks_are_apart_go_on_from_the_newest_of_all(tmp_path: Path
     assert [one.code for one in ended] == [0] * 3, [one.output[-3000:] for one in ended]
 
 
+@pytest.mark.torch
+def test_values_that_are_sharded_over_ranks_are_refused_on_every_rank(tmp_path: Path) -> None:
+    """Each rank would take rank 0's part of them for its own. DTensors of which all ranks have the whole are saved.
+
+    So is ZeroRedundancyOptimizer, once rank 0 has its whole state.
+    """
+    named = {
+        "fully_shard": "parameter 0.weight",
+        "fsdp1": "module FullyShardedDataParallel (FullyShardedDataParallel)",
+        "buffer": "buffer 0.mean",
+        "value": "momentum_buffer of parameter 0 of SGD",
+    }
+    why = "is sharded over ranks, of which one writes: use torch.distributed.checkpoint"
+    refused = [f"{kind}: {call}: {name} {why}" for kind, name in named.items() for call in ("restore", "save")]
+    for one in ranks.run("sharded.py", str(tmp_path), size=2, within_s=120.0):
+        assert one.code == 0, one.output[-3000:]
+        said = [line for line in one.output.splitlines() if "sharded" in line or "goes on" in line]
+        assert [line for line in said if not line.startswith("goes on from")] == [
+            *refused,
+            "copies: goes on",
+            "whole_buffer: goes on",
+            "zero: goes on",
+        ]
+
+
 def test_a_damaged_file_is_skipped_and_removed_later(tmp_path: Path) -> None:
     Training(tmp_path).go_on(6)
     path = tmp_path / folders.file_name(6)

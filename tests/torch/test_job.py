@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from nalb.failures import Cause, JobFailed
+from nalb.failures import Cause, Failure, JobFailed
 from tests.torch import ranks
 
 
@@ -75,8 +75,8 @@ def test_a_rank_leaves_where_python_starts_no_thread_any_more(monkeypatch: pytes
     store = dist.HashStore()
     job = TorchJob(store, 0, 1, timedelta(seconds=10), ends_script=False)
     monkeypatch.setattr(threading.Thread, "start", start)
-    monkeypatch.setattr(job, "machine", SimpleNamespace(number=0, close=lambda: None))
-    job.leave("failed: ValueError: the data are gone")
+    monkeypatch.setattr(job, "machine", SimpleNamespace(number=0, ranks=[0], close=lambda: None))
+    job.leave(Failure(cause=Cause.SCRIPT, detail="failed: ValueError: the data are gone"))
 
 
 @pytest.mark.torch

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from nalb.feedback.routing import Routing
 from nalb.feedback.window import delay_sets_pace
+from nalb.measurement.rules import RULES, Rules
 from nalb.planning.nodes import Floats
 from nalb.planning.slices import Layout, Tensor
 from nalb.services.exchange.knowledge import Known
@@ -25,12 +26,13 @@ class Loads(Protocol):
 class OtherWay:
     """Which the other way is, when it is taken, and what links need for it."""
 
-    def __init__(self, loads: Loads | None, routing: Routing):
+    def __init__(self, loads: Loads | None, routing: Routing, rules: Rules = RULES):
         """loads: what each node sums by the data plane's own routing; None: it has none. routing: decides when the way is taken."""
-        self._routing = routing
+        self._routing, self._rules = routing, rules
         self._loads = loads
         self._shares: Floats | None = None  # of the present tensors; None: they cannot be summed without a plan
         self.is_equal = False  # equal shares are the other way
+        self._unlike = 0  # plans in a row that ask for the other kind of way
 
     def begin(self, layout: Layout, has_other_tensors: bool) -> None:
         """Take in the layout of the tensors from here on. has_other_tensors: False: the same ones are cut anew."""
@@ -57,17 +59,28 @@ class OtherWay:
         return math.inf if needed_s is None else needed_s
 
     def judge_plan(
-        self, iteration_s: float, exchange_s: float, took_s: float, is_explained: bool, known: Known
+        self,
+        iteration_s: float,
+        exchange_s: float,
+        took_s: float,
+        is_explained: bool,
+        known: Known,
+        early_saves_s: float = 0.0,
     ) -> None:
         """Take in an iteration that followed the measured links.
 
         exchange_s: as of Routing.judge_plan. took_s: from first push to last pull. is_explained: the estimates hold and explain it.
+        early_saves_s: what workers waited for its plan, and would not once plans are made early; 0: they never are.
         """
-        if not self._routing.has_begun:
-            self.is_equal = delay_sets_pace(known.round_trip_s, took_s)
+        is_delayed = delay_sets_pace(known.round_trip_s, took_s)
+        self._unlike = self._unlike + 1 if is_delayed != self.is_equal else 0
+        if self._unlike >= self._rules.look_iterations and not self._routing.is_settled:
+            self.is_equal, self._unlike = is_delayed, 0
+            self._routing.forget_own()
         # Messages that wait for round trips look like slow links, so links are not asked there.
         links_s = 0.0 if self.is_equal else self.links_s(known)
-        self._routing.judge_plan(iteration_s, exchange_s, is_explained, links_s, self.is_equal)
+        plan_s = iteration_s - early_saves_s if is_delayed else iteration_s
+        self._routing.judge_plan(plan_s, exchange_s, is_explained, links_s, self.is_equal)
 
     def judge(self, iteration_s: float) -> None:
         """Take in an iteration that went the other way."""

@@ -43,6 +43,7 @@ class Plane:
 
     new_slots: Callable[[JobNodes], Slots]
     new_loads: Callable[[JobNodes], Loads] | None  # None: it sums nothing without a plan
+    plans_early: bool = False  # samples tell their iteration, so the next plan may be made before it ends
 
 
 class NoSlots:
@@ -81,5 +82,5 @@ class RingLoads:
         return np.full(self._count, sum(sizes) / self._count)
 
 
-AGENTS = Plane(NoSlots, RingLoads)
-AGENTS_WITHOUT_RING = Plane(NoSlots, None)
+AGENTS = Plane(NoSlots, RingLoads, plans_early=True)
+AGENTS_WITHOUT_RING = Plane(NoSlots, None, plans_early=True)

@@ -47,15 +47,16 @@ class Planner:
         other: OtherWay,
         rules: Rules = RULES,
         precision: str = STEPS[0],
+        plans_early: bool = False,
     ):
-        """precision: what the job's options ask for."""
+        """precision: what the job's options ask for. plans_early: as of Plane."""
         self.knowledge, self.precisions = knowledge, PrecisionChoice(nodes.nodes, precision)
         self.chosen = self.precisions.wanted  # of the present layout's plans
         self.present: Planned | None = None  # the last plan since tensors were cut
         self._last: dict[str, Distribution] = {}  # each scheme's last plan, by its name
         self._slots, self._other, self._rules = slots, other, rules
         self._trust, self._early = Trust(rules), EarlyPlans(rules)
-        self._begins_block = False
+        self._begins_block, self._plans_early = False, plans_early
         self._is_far = False  # delay counted when the last plan was made
         # Whether an iteration by plan has been judged since the last one that was not, and since the block began.
         self._is_fresh = False
@@ -187,7 +188,7 @@ class Planner:
             return Planned(decision, message, [])
         ranks, slots, leaders, new_slots = self._slots.place(self.layout, plan)
         if inflight_bytes is None:
-            windows = self._windows(decision.scheme.learns_from_times, plan, known)
+            windows = self._windows(decision, plan, known)
         else:
             windows = [inflight_bytes] * len(self.nodes.nodes) if inflight_bytes else []
         measure = decision.is_measured
@@ -202,12 +203,14 @@ class Planner:
             return []
         return [precisions.pushes[node] for node in sorted(rank_of_node, key=rank_of_node.__getitem__)]
 
-    def _windows(self, learns_from_times: bool, plan: Distribution, known: Known) -> list[int]:
-        """The windows of a plan where no block asks for one."""
-        if learns_from_times:
+    def _windows(self, decision: Decision, plan: Distribution, known: Known) -> list[int]:
+        """The windows of a decision's plan where no block asks for one."""
+        if decision.scheme.learns_from_times:
             return []
         pace = known.pace(plan, self.layout)
         self._is_far = pace is not None and delay_counts(pace.round_trip_s, pace.links_s)
+        if decision.kind is DecisionKind.LEFT:  # nothing is timed, so no look at links without a window is due
+            return choose_windows(pace, lambda: True)
         # asked also where windows do not depend on it: it counts iterations
         may_have = self._trust.allow_window(self._ignores_late)
         return choose_windows(pace, lambda: may_have)
@@ -235,7 +238,8 @@ class Planner:
         if decision.scheme.may_leave_routing:  # else another scheme's plans are compared
             is_explained = not (outcome.is_late(self._rules) or learned.is_refuted)
             iteration_s = finished.iteration_s or finished.took_s
-            self._other.judge_plan(iteration_s, outcome.took_s, finished.took_s, is_explained, known)
+            early_saves_s = finished.plan_wait_s if self._plans_early else 0.0
+            self._other.judge_plan(iteration_s, outcome.took_s, finished.took_s, is_explained, known, early_saves_s)
         return learned.shared_uplinks
 
     def note_unmeasured(self, iteration_s: float) -> None:
@@ -287,7 +291,8 @@ def new_planner(
         nodes,
         NetworkKnowledge(nodes, new_estimator, rules),
         plane.new_slots(nodes),
-        OtherWay(None if new_loads is None else new_loads(nodes), routing or Routing(rules)),
+        OtherWay(None if new_loads is None else new_loads(nodes), routing or Routing(rules), rules),
         rules,
         precision,
+        plane.plans_early,
     )

@@ -289,6 +289,19 @@ def test_where_delay_sets_the_pace_shares_are_equal_and_untimed_until_links_beco
     assert slow[20:].count("e") <= 5, "a trial at most"
 
 
+def test_looks_without_a_window_are_left_to_iterations_that_are_timed():
+    """At 4.5 ms windows are not those of delay, and delay sets the pace of an exchange that takes 14 ms of links."""
+    planner, nodes = alike(4)
+    planner.register([SMALL], 1e4)
+    rates = Capacities.from_lists([1e8] * 4, [1e8] * 4)
+    looks = Counter()
+    for _ in range(300):
+        word = far(planner, nodes, rates, 1, round_trip_s=0.0045, wait_s=0.01)
+        looks[word] += not planner.present.windows
+    assert looks["e"] == 0
+    assert looks["p"] > 0
+
+
 def test_where_links_set_the_pace_delay_makes_no_shares_equal():
     planner, nodes = alike(4)
     planner.register([LARGE], 1e4)
