@@ -83,9 +83,8 @@ class CoordinatorThread:
         failure = self._started.get()
         if failure is not None:
             raise failure
-        with suppress(
-            RuntimeError
-        ):  # there is no room for a thread. No daemon: Python ends such a one in the middle of C++
+        # No daemon: Python ends such a thread in the middle of C++.
+        with suppress(RuntimeError):  # there is no room for a thread
             threading.Thread(target=composition.import_ahead, name="nalb-import").start()
         return self
 

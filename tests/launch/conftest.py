@@ -13,11 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from nalb.checkpoints.folder import newest
 from nalb.events import AnyEvent
-from nalb.failures import Failure, render
+from nalb.failures import Cause, Failure, Phase, render
 from nalb.process.guardian import VARIABLE
 from nalb.reporting.run_file import read_events
-from tests.failures import noted_in
+from tests.failures import noted_in, when, who
 
 ROOT = Path(__file__).parents[2]
 STEPS = [sys.executable, str(Path(__file__).with_name("steps.py"))]
@@ -166,6 +167,19 @@ class Launched:
     def child(self, slug: str) -> int:
         """The process that carries this mark: 'n0.worker', or 'a.worker.ssh' for an ssh client."""
         return next(pid for pid, one in self.processes().items() if one.get(VARIABLE, "").partition(":")[2] == slug)
+
+    def assert_disk_was_full(self, at: int, kept: int) -> None:
+        """It ended where n0 could not write the checkpoint of iteration `at`; that of `kept` is whole, and nothing else is left."""
+        failure = self.failure()
+        assert (failure.cause, who(failure), when(failure)) == (
+            Cause.CHECKPOINT,
+            ("worker", "n0"),
+            (Phase.CHECKPOINT, at),
+        )
+        found, skipped = newest(self.run_dir / "checkpoints")
+        assert found is not None
+        assert (found.checkpoint.progress.iteration, skipped) == (kept, [])
+        self.assert_nothing_left()
 
     def assert_nothing_left(self, within_s: float = END_LIMIT_S) -> None:
         """No process, no temporary file, and in the run directory nothing but what belongs there."""

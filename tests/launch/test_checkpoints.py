@@ -142,12 +142,7 @@ def test_the_disk_is_full(launch: Launch) -> None:
     job = launch("--local", "1", "--", *TRAINING, "--fault", "full")
     code, _ = job.end(START_LIMIT_S)
     assert code == 1, job.output
-    failure = job.failure()
-    assert (failure.cause, who(failure), when(failure)) == (Cause.CHECKPOINT, ("worker", "n0"), (Phase.CHECKPOINT, 15))
-    found, skipped = folder.newest(job.run_dir / "checkpoints")
-    assert found is not None
-    assert (found.checkpoint.progress.iteration, skipped) == (10, [])
-    job.assert_nothing_left()
+    job.assert_disk_was_full(at=15, kept=10)
 
 
 def test_the_environment_names_the_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,11 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from nalb.checkpoints import folder
 from nalb.events import BatchEvent
-from nalb.failures import Cause, Phase
 from nalb.reporting.run_file import read_events
-from tests.failures import when, who
 from tests.launch.conftest import END_LIMIT_S, START_LIMIT_S, Launch
 from tests.launch.test_torch_launch import cache_of_torch
 
@@ -44,9 +41,4 @@ def test_the_disk_is_full(launch: Launch, tmp_path: Path, scheme: str) -> None:
     job = launch("--local", "2", "--scheme", scheme, "--", *command, **cache_of_torch(tmp_path))
     code, _ = job.end(START_LIMIT_S + END_LIMIT_S)
     assert code, job.output
-    failure = job.failure()
-    assert (failure.cause, who(failure), when(failure)) == (Cause.CHECKPOINT, ("worker", "n0"), (Phase.CHECKPOINT, 12))
-    found, skipped = folder.newest(job.run_dir / "checkpoints")
-    assert found is not None
-    assert (found.checkpoint.progress.iteration, skipped) == (8, [])
-    job.assert_nothing_left()
+    job.assert_disk_was_full(at=12, kept=8)

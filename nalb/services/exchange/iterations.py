@@ -317,7 +317,7 @@ class Iterations:
         ):
             return None
         options = self._options(block)
-        is_early = self._settings.has_agents and self._planner.should_plan_early(options)
+        is_early = self._planner.should_plan_early(options)
         if is_early or self._planner.is_settled(options):
             try:
                 self._ahead = self._make_plan(number, options, left, is_early)

@@ -130,18 +130,20 @@ class Planner:
         if self.precisions.wanted is not self.chosen:  # the next plan needs tensors that are cut anew
             return False
         if scheme.may_leave_routing:
-            is_left = self.present is not None and self.present.decision.kind is DecisionKind.LEFT
-            return is_left and self._other.is_settled
+            return self._is_left and self._other.is_settled
         return (scheme.routes_itself or scheme.is_equal) and not (scheme.measures or options.forecasts)
 
-    def should_plan_early(self, options: PlanOptions) -> bool:
-        """Whether `plan` should be called before the present iteration has ended, though that may change the next plan.
+    @property
+    def _is_left(self) -> bool:
+        """Whether the present iteration goes the other way."""
+        return self.present is not None and self.present.decision.kind is DecisionKind.LEFT
 
-        Needs a data plane whose samples say which iteration they are of.
-        """
+    def should_plan_early(self, options: PlanOptions) -> bool:
+        """Whether `plan` should be called before the present iteration has ended, though that may change the next plan."""
         scheme, present = options.scheme, self.present
         return (
-            present is not None
+            self._plans_early
+            and present is not None
             and present.decision.kind is DecisionKind.PLANNED
             and present.decision.scheme == scheme
             and scheme.follows_estimates
@@ -244,8 +246,7 @@ class Planner:
 
     def note_unmeasured(self, iteration_s: float) -> None:
         """Learn from an iteration whose messages were not timed."""
-        is_left = self.present is not None and self.present.decision.kind is DecisionKind.LEFT
-        if is_left:
+        if self._is_left:
             self._other.judge(iteration_s)
 
     def note_direct(self, iteration_s: float) -> None:

@@ -32,9 +32,9 @@ FAST, USUAL = 125e6, 12.5e6  # bytes per second
 LOW_FROM, LOW_UNTIL, END = 5, 18, 24
 
 
-def planner_of():
+def planner_of(plane=PS_LITE):
     nodes = JobNodes.of([node.name for node in NODES], {"w0", "w1", "w2"}, {"s0": 0, "s1": 1})
-    planner = new_planner(nodes, CapacityEstimator, plane=PS_LITE)
+    planner = new_planner(nodes, CapacityEstimator, plane=plane)
     planner.register([m.TensorSpec("w", 3_200_000, "float32", 0)], 1e4)
     return planner
 
@@ -509,19 +509,19 @@ def early(planner, nodes, count, wait_s=10.0):
 
 
 def test_the_first_plan_of_a_block_is_followed_by_none_that_is_early_and_its_wait_does_not_count():
-    planner = planner_of()
+    planner = planner_of(AGENTS_WITHOUT_RING)
     assert not any(said := early(planner, NODES, 3)), said
     assert early(planner, NODES, 8)[-1]
     planner.begin_block()
     assert early(planner, NODES, 3) == [False, True, True]
-    turns = planner_of()
+    turns = planner_of(AGENTS_WITHOUT_RING)
     for _ in range(20):  # each first iteration of a turn waits for the end of another job's turn
         turns.begin_block()
         assert early(turns, NODES, 1) + early(turns, NODES, 4, wait_s=0.0) == 5 * [False]
 
 
 def test_where_delay_counts_few_plans_wait_also_after_a_time_in_which_it_did_not():
-    planner = planner_of()
+    planner = planner_of(AGENTS_WITHOUT_RING)
     planner.knowledge.note_delay(0.2, is_bbr=False)
     assert 1 <= early(planner, NODES, 100)[20:].count(False) <= 4  # the wait is measured anew
     for calm in range(4, 9):
