@@ -30,10 +30,9 @@ from nalb.failures import Cause, of_script
 from nalb.plane.front import Front
 from nalb.process.address import own_name
 from nalb.process.last_words import tell_launcher
-from nalb.schemes import GLOO
 from nalb.torch import NAME
 from nalb.torch.gloo import Gloo
-from nalb.torch.job import TorchJob, meet, new_gloo
+from nalb.torch.job import TorchJob, by_gloo_alone, machines_alike, meet, new_gloo
 from nalb.torch.sums import add_up, in_whole
 from nalb.torch.works import SumWork
 
@@ -420,8 +419,11 @@ def create(options: Any, backend_options: object) -> NalbGroup:
             _job = None
         _let_go_of(list(kept_gloo))
         _meeting = meet(dist.PrefixStore(NAME, store), rank, size)
-        if size > 1 and os.environ.get("NALB_SCHEME") != GLOO.name:
-            _job = TorchJob(dist.PrefixStore(f"{NAME}{_meeting}", store), rank, size, options.timeout)
+        of_job = dist.PrefixStore(f"{NAME}{_meeting}", store)
+        if size > 1 and by_gloo_alone():
+            machines_alike(of_job, rank, size)  # other ranks may wait for this one's agent
+        elif size > 1:
+            _job = TorchJob(of_job, rank, size, options.timeout)
             _note_exits()
             # A thread that the interpreter's end meets within torch would end the process by SIGABRT. A child that multiprocessing
             # has forked runs finalizers at its end, and nothing of atexit.

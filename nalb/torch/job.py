@@ -24,6 +24,8 @@ from nalb.failures import Cause, Failure, JobFailed, Phase
 from nalb.plane import orders as o
 from nalb.plane.front import Front
 from nalb.process.address import interface_of, own_address, own_machine, own_name
+from nalb.protocol import wire
+from nalb.schemes import GLOO
 from nalb.settings import for_agents
 from nalb.torch.gloo import Gloo
 from nalb.torch.machine import Machine, machines_of
@@ -41,6 +43,7 @@ FIRST_LOOK_S, LONGEST_LOOK_S = 0.01, 1.0  # between looks at the words of ranks 
 LEAST_S = 0.002  # of a wait: torch counts milliseconds, and waits without limit for none
 NOT_OVER_S = 0.1  # before its end a wait that fails has not come to its end
 ALIKE = {  # variables that machines must have alike, and what to do where they have not
+    "NALB_SCHEME": "give all machines this scheme, or none",
     "NALB_KEYS": "give all machines the keys of one `nalb keys`, or none",
     "NALB_SITES": "give all machines the same list, or none",
 }
@@ -48,23 +51,28 @@ ALIKE = {  # variables that machines must have alike, and what to do where they 
 _has_joined = False  # whether this process has been in a job: the launcher's coordinator serves the first one only
 
 
-class _Host(NamedTuple):
+class Host(NamedTuple):
     """What each rank tells of its machine."""
 
+    version: int  # stands first in every version of nalb, so that any can read it
     machine: str
     shares: bool  # whether ranks share it
     name: str
-    alike: dict[str, str | None]  # of ALIKE: what stands for each value; None: it is not set
+    alike: dict[str, str]  # of ALIKE: what stands for the value of each that is set
 
     @classmethod
-    def own(cls) -> "_Host":
+    def own(cls) -> "Host":
         environ = os.environ
-        shares, sites = environ.get("LOCAL_WORLD_SIZE", "1") != "1", environ.get("NALB_SITES")
-        alike = {
-            "NALB_KEYS": "set" if "NALB_KEYS" in environ else None,  # each machine has a path of its own
-            "NALB_SITES": _digest(",".join(sorted(sites.split(",")))) if sites else None,
-        }
-        return cls(own_machine(environ), shares, own_name(environ), alike)
+        alike = {}
+        if by_gloo_alone():  # which needs no others
+            alike["NALB_SCHEME"] = GLOO.name
+        else:
+            if "NALB_KEYS" in environ:
+                alike["NALB_KEYS"] = "set"  # each machine has a path of its own
+            if sites := environ.get("NALB_SITES"):
+                alike["NALB_SITES"] = _digest(",".join(sorted(sites.split(","))))
+        shares = environ.get("LOCAL_WORLD_SIZE", "1") != "1"
+        return cls(wire.VERSION, own_machine(environ), shares, own_name(environ), alike)
 
 
 class TorchJob:
@@ -75,23 +83,13 @@ class TorchJob:
         # until this rank has left: a next default group of the process must not find this store's keys
         self._store: dist.Store | None = store
         self._rank = rank
-        hosts = [_Host(*one) for one in told_by_all(store, "host", rank, size, _Host.own())]
-        machines = machines_of([(one.machine, one.shares) for one in hosts])
+        machines, nodes = machines_alike(store, rank, size)
         firsts = [ranks[0] for ranks in machines]
         self.is_needed = len(machines) > 1  # else the group of all ranks is gloo's alone
         self.front: Front | None = None
         self.groups: weakref.WeakSet[Gloo] = weakref.WeakSet()  # by which sums may go
         self._cut_off = 0  # looks in a row that found one of them cut off
         self.machine: Machine | None = None  # None: each rank is alone on its machine
-        names = [hosts[first].name for first in firsts]
-        nodes = [
-            name if names.count(name) == 1 else f"{name}.{first}" for name, first in zip(names, firsts, strict=True)
-        ]
-        told = {node: hosts[first].alike for node, first in zip(nodes, firsts, strict=True)}
-        if self.is_needed and (why := _unlike(told)):
-            with suppress(JobFailed):  # whoever holds the store must not end before all ranks know
-                told_by_all(store, "refusal", rank, size, why, ANSWER_S)
-            raise InputError(why)
         if self.is_needed and rank in firsts:
             number = firsts.index(rank)
             self.front = _join(store, number, nodes, len(machines[number]))
@@ -229,15 +227,44 @@ def new_gloo(store: dist.Store, rank: int, size: int, timeout: timedelta) -> Glo
     return Gloo(store, rank, size, timeout, address)
 
 
-def _unlike(told: Mapping[str, Mapping[str, str | None]]) -> str:
-    """How machines differ in what must be alike, and what to do; empty: they do not. told: `_Host.alike` by the machine's name."""
+def by_gloo_alone() -> bool:
+    return os.environ.get("NALB_SCHEME") == GLOO.name
+
+
+def machines_alike(store: dist.Store, rank: int, size: int) -> tuple[list[list[int]], list[str]]:
+    """Each machine's ranks, and its node's name. Raises InputError on all ranks where machines differ in what must be alike."""
+    told = told_by_all(store, "host", rank, size, Host.own())
+    others = [other for other, one in enumerate(told) if one[0] != wire.VERSION]
+    machines: list[list[int]] = []
+    nodes: list[str] = []
+    if others:
+        ranks = listed([f"rank {other}" for other in others])
+        why = f"nalb on {ranks} is of another version than on rank {rank}: install the same nalb on all machines"
+    else:
+        hosts = [Host(*one) for one in told]
+        machines = machines_of([(one.machine, one.shares) for one in hosts])
+        firsts = [ranks[0] for ranks in machines]
+        names = [hosts[first].name for first in firsts]
+        nodes = [
+            name if names.count(name) == 1 else f"{name}.{first}" for name, first in zip(names, firsts, strict=True)
+        ]
+        why = _unlike({node: hosts[first].alike for node, first in zip(nodes, firsts, strict=True)})
+    if why:
+        with suppress(JobFailed):  # whoever holds the store must not end before all ranks know
+            told_by_all(store, "refusal", rank, size, why, ANSWER_S)
+        raise InputError(why)
+    return machines, nodes
+
+
+def _unlike(told: Mapping[str, Mapping[str, str]]) -> str:
+    """How machines differ in what must be alike, and what to do; empty: they do not. told: `Host.alike` by the machine's name."""
     for variable, hint in ALIKE.items():
-        values = {node: alike[variable] for node, alike in told.items()}
-        having = [node for node, value in values.items() if value is not None]
-        without = [node for node, value in values.items() if value is None]
-        others = [node for node in having if values[node] != values[having[0]]]
+        having = [node for node, alike in told.items() if variable in alike]
+        without = [node for node, alike in told.items() if variable not in alike]
+        others = [node for node in having if told[node][variable] != told[having[0]][variable]]
         if having and without:
-            return f"environment variable {variable} is set on {listed(having)}, but not on {listed(without)}: {hint}"
+            value = f"={GLOO.name}" if variable == "NALB_SCHEME" else ""
+            return f"environment variable {variable}{value} is set on {listed(having)}, but not on {listed(without)}: {hint}"
         if others:
             return f"environment variable {variable} differs between {having[0]} and {listed(others)}: {hint}"
     return ""

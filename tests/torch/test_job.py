@@ -126,7 +126,7 @@ def test_a_rank_whose_store_does_not_answer_ends_in_time() -> None:
     assert "JobFailed: phase start: torch's store does not answer" in ended.output
 
 
-KEYS, SITES = "environment variable NALB_KEYS", "environment variable NALB_SITES"
+KEYS, SITES, SCHEME = (f"environment variable NALB_{name}" for name in ("KEYS", "SITES", "SCHEME"))
 ALL_EAST = "m0=east,m1=east,m2=east"
 
 
@@ -142,8 +142,24 @@ ALL_EAST = "m0=east,m1=east,m2=east"
             ["NALB_SITES", ALL_EAST, "m1=west", ALL_EAST],
             f"{SITES} differs between m0 and m1: give all machines the same",
         ),
+        (
+            ["NALB_SCHEME", "-", "gloo", "exact"],
+            f"{SCHEME}=gloo is set on m1, but not on m0, m2: give all machines this scheme, or none",
+        ),
     ],
 )
-def test_machines_that_differ_in_keys_or_sites_are_refused_at_once_on_all_ranks(values: list[str], says: str) -> None:
+def test_machines_that_differ_in_what_must_be_alike_are_refused_at_once_on_all_ranks(
+    values: list[str], says: str
+) -> None:
     ended = ranks.run("unlike.py", *values, size=3, within_s=60.0)
     assert all(one.code and f"InputError: {says}" in one.output for one in ended), [one.output for one in ended]
+
+
+@pytest.mark.torch
+def test_machines_with_unlike_versions_of_nalb_are_refused_at_once_on_all_ranks() -> None:
+    ended = ranks.run("unlike.py", "version", "-", "-", "1", size=3, within_s=60.0)
+    others = ["rank 2", "rank 2", "rank 0, rank 1"]
+    for rank, one in enumerate(ended):
+        says = f"InputError: nalb on {others[rank]} is of another version than on rank {rank}: install the same nalb"
+        assert one.code, one.output
+        assert says in one.output
