@@ -27,7 +27,7 @@ from nalb.reporting.link_figures import rates_over_run, throughput_inside
 from nalb.reporting.pace import paces
 from nalb.reporting.parallel_file import read_parallels
 from nalb.reporting.precisions import precision_lines
-from nalb.reporting.record import Record, Timeline, read_timeline, record_of
+from nalb.reporting.record import Record, Timeline, of_last_job, read_timeline, record_of
 from nalb.reporting.share_figures import bytes_by_scheme, shares_over_iterations
 from nalb.reporting.summary import (
     command_hint,
@@ -185,7 +185,7 @@ def run_dirs(directory: Path) -> list[Path]:
 
 def pages_of(run_dir: Path) -> list[Page]:
     """The pages of a run directory's report. Raises InputError where the run cannot be read."""
-    timeline, attempts = read_timeline(run_dir), attempts_line(run_dir)
+    timeline, attempts = of_last_job(run_dir, read_timeline(run_dir)), attempts_line(run_dir)
     pages = []
     if timeline.tokens:
         pages.append(Page(TOKENS_PAGE, TOKEN_FIGURES, timeline, partial(render_tokens, attempts=attempts)))

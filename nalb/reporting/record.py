@@ -130,6 +130,7 @@ class Timeline:
     failure: str = ""  # why the last job failed, in words; empty where it did not
     # of each job with iterations: the place of its first one, and how many shared uplinks were noticed before the job
     begins: list[tuple[int, int]] = field(default_factory=list)
+    batches_before: int = 0  # how many of `batches` are of jobs before the last one that has any
     left_out: int = 0  # jobs before the last one, whose iterations `steps` lacks
 
     def name_nodes(self, nodes: Sequence[str]) -> None:
@@ -281,12 +282,15 @@ def record_of(run_dir: Path, timeline: Timeline | None = None) -> Record:
 
 
 def of_last_job(run_dir: Path, timeline: Timeline) -> Timeline:
-    """The timeline, which is of run_dir, with the iterations of its last job alone where no command of nalb began the run.
+    """The timeline, which is of run_dir, with its last job's iterations and batches alone where no command of nalb began the run.
 
     The jobs of a command are rounds of one run. Else each job is a run by itself: somebody started a script again, on the same
     record and perhaps on other machines.
     """
-    if len(timeline.begins) < 2 or (run_dir / "run.json").exists() or is_of_command(run_dir):
+    if (run_dir / "run.json").exists() or is_of_command(run_dir):
+        return timeline
+    timeline = replace(timeline, batches=timeline.batches[timeline.batches_before :], batches_before=0)
+    if len(timeline.begins) < 2:
         return timeline
     place, noticed = timeline.begins[-1]
     last = [step for step in timeline.ordered() if step.place >= place]
@@ -346,15 +350,19 @@ def read_timeline(run_dir: Path) -> Timeline:
     readies, layouts = Readies(), Layouts()
     step: Step | None = None
     before: int | None = None  # shared uplinks noticed before a job that has no iteration yet
+    has_batches = False  # whether the newest job has any
     for number, (at_byte, event) in enumerate(placed_events(run_dir), 1):
         if isinstance(event, ReadyEvent):
             nodes, record.servers, rows, previous_s = event.nodes, event.servers, {}, event.at_s
             readies.take(event)
             record.name_nodes(nodes)
             before = len(record.shared_uplinks)
+            has_batches = False
         elif isinstance(event, LayoutEvent):
             layouts.take(event)
         elif isinstance(event, BatchEvent):
+            if not has_batches:
+                record.batches_before, has_batches = len(record.batches), True
             record.batches.append(event)
         elif isinstance(event, SamplesEvent):
             rows[event.iteration] = at_byte, event

@@ -36,6 +36,19 @@ def batch(iteration):
     return BatchEvent(at_s=104.0, iteration=iteration, **told, **sizes, **waits)
 
 
+def test_the_batches_of_the_last_job_alone_are_told_where_a_script_was_started_again(tmp_path):
+    jobs = [READY, *(batch(k) for k in range(4)), READY, batch(5), batch(6)]
+    write(tmp_path, *jobs)
+    (page,) = pages_of(tmp_path)
+    assert [event.iteration for event in page.record.batches] == [5, 6]
+    write(tmp_path, *jobs, READY)
+    (page,) = pages_of(tmp_path)
+    assert [event.iteration for event in page.record.batches] == [5, 6], "one that has ended before its first batch"
+    write_about(tmp_path, "1", ["compare"])
+    (page,) = pages_of(tmp_path)
+    assert [event.iteration for event in page.record.batches] == [0, 1, 2, 3, 5, 6]
+
+
 def test_the_report_of_a_launch_needs_no_run_json(tmp_path, capsys):
     write(tmp_path, READY, LayoutEvent(at_s=101.0, model_bytes=12_000_000), *iterations(6))
     write_about(tmp_path, "1.2.3", ["launch", "--local", "4", "--", "python", "my train.py"])
