@@ -71,7 +71,9 @@ def join(store: KVStoreBase, parameters: Iterable[mx.gluon.Parameter], batch_siz
     never changes. Raises StoreError for another store or another --batching.
     """
     if not isinstance(store, NALB):
-        raise StoreError("federated rounds average with kvstore 'nalb': create that one, without --scheme stock")
+        raise StoreError(
+            "federated rounds average with kvstore 'nalb': create that one, without --scheme stock and NALB_ALONE"
+        )
     batching = store.settings.batching
     if batching not in (None, *FEDERATED):
         raise StoreError(f"--batching {batching} is for steps, not for rounds: choose one of {', '.join(FEDERATED)}")

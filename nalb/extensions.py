@@ -7,6 +7,7 @@ starts. An error that it raises later becomes an InputError that names the word,
 
 import importlib
 import os
+import reprlib
 import sys
 import threading
 import traceback
@@ -167,7 +168,7 @@ def _checked_decision(decision: object) -> ChosenShares:
             raise TypeError
         return None if shares is None else np.asarray(shares, dtype=np.float64), words
     except (TypeError, ValueError):
-        raise TypeError(f"{wanted}; it gave shares of type {type(shares).__name__}") from None
+        raise TypeError(f"{wanted}; it gave shares {as_text(reprlib.repr(shares))}") from None
 
 
 def _checked_estimate(estimate: object, num_nodes: int) -> Estimate:

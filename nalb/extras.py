@@ -1,6 +1,7 @@
 """Libraries that only some commands need. An extra of nalb brings each one; where it is missing, one line says what to install."""
 
 import importlib.util
+import re
 import sys
 
 from nalb.errors import MachineError
@@ -18,6 +19,16 @@ PYTHON_OF_MXNET = (3, 11)  # kvstore_patch is made for it
 def how_to_install(extra: str) -> str:
     """Say how nalb is installed with an extra: from its folder, since no package registry has it."""
     return f"pip install -e '.[{extra}]' in nalb's folder"
+
+
+INSTALL = {"mxnet": how_to_install("mxnet"), "torch": "pip install torch"}  # by framework
+_MISSING = re.compile(rf"ModuleNotFoundError: No module named '({'|'.join(INSTALL)})'")
+
+
+def remedy_of(line: str) -> str:
+    """What to do, to append to a process's last line, where this says that its Python has no framework; else empty."""
+    found = _MISSING.fullmatch(line)
+    return f": {INSTALL[found[1]]} there, or name another Python" if found else ""
 
 
 def require(library: str, who: str, otherwise: str = "") -> None:

@@ -138,7 +138,8 @@ def _with_full_cores(plan: Distribution, situation: Situation) -> Distribution:
         return plan
     cores_s = known.cores.of_shares(plan.held_shares)
     full = [situation.nodes[i].name for i in np.flatnonzero(cores_s >= FULL_PART * plan.predicted_s).tolist()]
-    return replace(plan, reason=f"{plan.reason}; at their cores' limit: {listed(full)}") if full else plan
+    limits = f"at their cores' limit: {listed(full)}"
+    return replace(plan, reason="; ".join(filter(None, [plan.reason, limits]))) if full else plan
 
 
 def equal_by_need(situation: Situation) -> ChosenShares | None:

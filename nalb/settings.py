@@ -6,10 +6,11 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from nalb.batching.schemes import DEFAULT_PREDICTOR
+from nalb.batching.schemes import BASELINES, DEFAULT_PREDICTOR
 from nalb.errors import InputError, listed
 from nalb.options import (
     BATCH_MOST,
+    DECLARED,
     DEFAULT_PRECISION,
     JOINT_BATCHING,
     Choice,
@@ -28,6 +29,9 @@ DEADLINE_S = 10.0  # from a fault to the end of all other processes
 STARTUP_S = 120.0
 HEARTBEAT_S = 0.25
 HEARTBEATS = 4  # least number within the silence that is allowed, so that one may come late
+OF_MXNET = (  # options that jobs of agents refuse; others that are MXNet's alone change nothing there
+    "is_stock", "parallel", "token_weights", "token_subset", "token_apart", "staleness", "stragglers", "predictor_models",
+)  # fmt: skip
 SILENCE = 0.6  # part of the deadline for which a process may be silent; in the rest all others are told, and end
 
 
@@ -153,9 +157,18 @@ def for_agents(environ: Mapping[str, str], *, node: str, endpoint: str, size: in
     size: the number of ranks; each is worker and server.
     """
     said = _of_process(environ, options_in(environ))
-    return _checked(
-        Settings(role=role, node=node, endpoint=endpoint, num_workers=size, num_servers=size, has_agents=True, **said)
+    settings = Settings(
+        role=role, node=node, endpoint=endpoint, num_workers=size, num_servers=size, has_agents=True, **said
     )
+    if given := [variable.name for name, variable in DECLARED.items() if name in OF_MXNET and getattr(settings, name)]:
+        raise InputError(f"environment variable {given[0]} is of MXNet alone: unset it")
+    if settings.is_pure and settings.scheme != GLOO.name:
+        raise InputError(f"environment variable NALB_SCHEME={settings.scheme}: PyTorch alone is {GLOO.name}")
+    if settings.batching in (*BASELINES, "lb-bsp-federated"):
+        raise InputError(
+            f"environment variable NALB_BATCHING={settings.batching} is of MXNet alone: choose another, or unset it"
+        )
+    return _checked(settings)
 
 
 def _of_process(environ: Mapping[str, str], said: dict[str, Any]) -> dict[str, Any]:

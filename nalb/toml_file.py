@@ -23,6 +23,7 @@ else:
 
 T = TypeVar("T")
 Step = str | int  # leads to a field or key, or to an element of a list
+OF_LENGTH = "`array` of length"
 ABOUT_A_FIELD = re.compile(r"Object (missing required|contains unknown) field `(.+)`\Z")
 
 
@@ -149,6 +150,8 @@ def _explained(given: Any, wanted: inspect.Type, steps: list[Step], place: str, 
                 return f"{field} is missing: give {_bare(fields[about[2]])[1]}"
             return f"{field} is unknown: {did_you_mean(about[2], fields)}use {', '.join(fields)}"
         advice = f"a table of {', '.join(fields)}"
+    if isinstance(given, list) and OF_LENGTH in what:
+        return f"{place} has {len(given)}: give {advice}"
     if isinstance(given, Mapping | list):
         return f"{place}: {what}: give {advice}"
     is_huge = isinstance(given, int) and given.bit_length() > 64  # Python refuses to print far larger ones

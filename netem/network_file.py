@@ -106,11 +106,15 @@ def _read_traces(document: dict[str, Any], source: str) -> None:
             for name in TRACES:
                 if not isinstance(table, dict) or name not in table:
                     continue
-                _require_path(table[name], f"{kind}[{index}].{name}", source)
+                place = f"{kind}[{index}].{name}"
+                _require_path(table[name], place, source)
                 path = Path(source).parent / table[name]
-                _require_file(path)
-                text = toml_file.read_text(path, "trace file", "lines of numbers")
-                trace = parse_trace(
-                    text, str(path), (LOW_MBPS, HIGH_MBPS), HIGH_DELAY_MS, table.get("trace_end") != "hold"
-                )
+                try:
+                    _require_file(path)
+                    text = toml_file.read_text(path, "trace file", "lines of numbers")
+                    trace = parse_trace(
+                        text, str(path), (LOW_MBPS, HIGH_MBPS), HIGH_DELAY_MS, table.get("trace_end") != "hold"
+                    )
+                except InputError as error:
+                    raise InputError(f"{source}: {place}: {error}") from None
                 table[name] = to_builtins(trace)

@@ -230,7 +230,10 @@ def test_a_node_without_cores_sums_less_and_is_named(scheme):
     assert after.shares_bytes[3] < 0.9 * before.shares_bytes[3]
     assert why_before == before.reason
     assert "cores" not in why_before
-    assert why_after.endswith("at their cores' limit: n3")
+    assert why_after.endswith("; at their cores' limit: n3")
+    wordless = Scheme("wordless", lambda _: (np.array(before.shares_bytes, dtype=float), ""), follows_estimates=True)
+    plan, _ = wordless.plan(Situation(0, nodes, layout, estimated=bound))
+    assert plan.reason == "at their cores' limit: n3"
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,13 @@
 """What the command line says reaches every process by its environment, whole."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pytest
 
 from nalb.errors import InputError
 from nalb.launch.roles import Place, process_specs
 from nalb.options import DECLARED, JobOptions, options_in, variables_of
-from nalb.settings import Settings, for_agents, from_environment
+from nalb.settings import OF_MXNET, Settings, for_agents, from_environment
 
 # Every declared option, with something else than what is not asked for.
 ALL = JobOptions(
@@ -156,7 +156,11 @@ def test_what_a_variable_may_not_say_names_it(name, text, says):
 
 
 def test_a_job_of_agents_needs_no_variables_of_ps_lite():
-    environ = variables_of(ALL, coordinators=False) | {"NALB_ADDRESSES": "10.0.0.1,10.0.0.2", "NALB_KEYS": "/keys/n1"}
+    options = replace(ALL, **dict.fromkeys(OF_MXNET))
+    environ = variables_of(options, coordinators=False) | {
+        "NALB_ADDRESSES": "10.0.0.1,10.0.0.2",
+        "NALB_KEYS": "/keys/n1",
+    }
     settings = for_agents(environ, node="n1", endpoint="tcp://10.0.0.1:1", size=2, role="agent")
     assert (settings.num_workers, settings.num_servers, settings.process) == (2, 2, "agent")
     assert (settings.scheme, settings.deadline_s, settings.keys_path) == ("aware", 20.5, "/keys/n1")
@@ -165,6 +169,24 @@ def test_a_job_of_agents_needs_no_variables_of_ps_lite():
     for wrong in ({"NALB_HEARTBEAT_S": "50"}, {"NALB_SITES": "n0=east"}, {"NALB_SCHEME": "?"}):
         with pytest.raises(InputError, match=f"environment variable {next(iter(wrong))}"):
             for_agents(wrong, node="n1", endpoint="", size=2, role="agent")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("NALB_BATCHING", "asp", "NALB_BATCHING=asp is of MXNet alone: choose another, or unset it"),
+        ("NALB_BATCHING", "lb-bsp-federated", "NALB_BATCHING=lb-bsp-federated is of MXNet alone"),
+        ("NALB_SCHEME", "stock", "NALB_SCHEME=stock: PyTorch alone is gloo"),
+        ("NALB_SCHEME", "p3", "NALB_SCHEME=p3: PyTorch alone is gloo"),
+        ("NALB_STOCK", "1", "NALB_STOCK is of MXNet alone: unset it"),
+        ("NALB_PARALLEL", "fela", "NALB_PARALLEL is of MXNet alone: unset it"),
+        ("NALB_STALENESS", "2", "NALB_STALENESS is of MXNet alone: unset it"),
+        ("NALB_STRAGGLERS", "round-robin:1", "NALB_STRAGGLERS is of MXNet alone: unset it"),
+    ],
+)
+def test_what_only_mxnet_has_is_refused_in_a_job_of_agents(name, value, says):
+    with pytest.raises(InputError, match=f"environment variable {says}"):
+        for_agents({name: value}, node="n0", endpoint="", size=2, role="agent")
 
 
 def test_fewer_bytes_and_gloo_are_of_pytorch():

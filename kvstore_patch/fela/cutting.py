@@ -88,7 +88,9 @@ def _rank_0(measured: list[float], kvstore: KVStoreBase | None) -> list[float]:
     if kvstore is None:
         return measured
     if not isinstance(kvstore, NALB):
-        raise StoreError("cuts are agreed on with kvstore 'nalb': create that one, without --scheme stock")
+        raise StoreError(
+            "cuts are agreed on with kvstore 'nalb': create that one, without --scheme stock and NALB_ALONE"
+        )
     told = mx.nd.array(measured if kvstore.rank == 0 else [0] * len(measured), dtype="float64")
     kvstore.add_up_once(KEY, told)
     return [float(one) for one in told.asnumpy()]

@@ -71,7 +71,9 @@ class Trainer:
         """
         store = mx.kv.create(kvstore) if isinstance(kvstore, str) else kvstore
         if not isinstance(store, NALB):
-            raise StoreError("tokens are summed with kvstore 'nalb': create that one, without --scheme stock")
+            raise StoreError(
+                "tokens are summed with kvstore 'nalb': create that one, without --scheme stock and NALB_ALONE"
+            )
         self._store, self._client, self.total = store, store.client, total
         learning, running = learning_and_running(blocks, loss)
         summed = [[*a, *b] for a, b in zip(learning, running, strict=True)]  # by sub-model

@@ -1,6 +1,7 @@
 """Runs whole comparisons and writes their files: of schemes by replay or training, of batchings, and of ways to divide the work."""
 
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -96,7 +97,7 @@ class CompareRequest:
     def training(self) -> str:
         """What trains, for people."""
         words = (word if word.startswith("-") else os.path.basename(word) for word in self.command)
-        return self.train or as_text(" ".join(words))
+        return self.train or as_text(shlex.join(words))
 
     @property
     def training_program(self) -> Program:

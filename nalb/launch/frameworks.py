@@ -11,13 +11,12 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from nalb.errors import InputError, MachineError
-from nalb.extras import how_to_install
+from nalb.extras import INSTALL
 from nalb.launch.hosts import Host
 from nalb.launch.ssh import environment_for_ssh, remote_command, ssh_argv
 from nalb.process.own_program import WITHOUT_FOLDER
 
-MXNET, TORCH = FRAMEWORKS = ("mxnet", "torch")
-INSTALL = {MXNET: how_to_install("mxnet"), TORCH: "pip install torch"}
+MXNET, TORCH = FRAMEWORKS = tuple(INSTALL)
 ASK = WITHOUT_FOLDER + f"import importlib.util as u; print(*(name for name in {FRAMEWORKS} if u.find_spec(name)))"
 ANSWER_LIMIT_S = 60.0  # Python starts within a second, from a cold disk within some
 _PYTHON = re.compile(r"python[0-9.]*")

@@ -22,6 +22,7 @@ from msgspec.structs import replace
 
 from nalb.errors import InputError, MachineError, PeerError, is_full, listed
 from nalb.events import AnyEvent, EndedEvent, FailureEvent, StartedEvent
+from nalb.extras import remedy_of
 from nalb.failures import NOT_LEFT, Cause, Failure, JobFailed, Moment, Phase, carried
 from nalb.launch.agent import TERM_GRACE_S
 from nalb.launch.lost_variables import LostVariables
@@ -274,7 +275,7 @@ class Job:
                 told = replace(told, detail=f"{told.detail} ({listed(stopped)} stopped by a signal)")
             return JobFailed(told, ending.exit_code, f"logs: {self._log_dir}")
         why = told.detail if told else child.last_line() if ending.is_explained else ""
-        detail = f"{ending.what}: {why}" if why else ending.what
+        detail = f"{ending.what}: {why}{remedy_of(why)}" if why else ending.what
         if self.is_gathering():
             detail += self._lost.of(child)
         failure = child.spec.failure(Cause.ENDED, detail)

@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from nalb.batching.schemes import BASELINES, PREDICTORS
+from nalb.batching.schemes import PREDICTORS
 from nalb.batching.speed import Predictor, require_library
 from nalb.errors import InputError, NalbError
 from nalb.extensions import own_of
@@ -39,18 +39,11 @@ def new_predictor(settings: Settings) -> Callable[[int], Predictor] | None:
     return PREDICTORS[settings.predictor]
 
 
-def check(settings: Settings) -> None:
-    """Raise InputError for what only jobs with MXNet have."""
-    if settings.batching in BASELINES or settings.batching == "lb-bsp-federated":
-        raise InputError(f"NALB_BATCHING={settings.batching} is of MXNet alone: choose another, or leave it out")
-
-
 def serve(settings: Settings, has_ring: bool, port_fd: int | None) -> None:
     """Run the coordinator until stdin ends, or until all ranks have left. Raises InputError.
 
     port_fd: the port is written there; None: the coordinator is alone.
     """
-    check(settings)
     schemes, estimators = own_of(settings.scheme, settings.own_schemes, settings.estimator)
     predictor = new_predictor(settings)
     plane = AGENTS if has_ring and settings.keys_path is None else AGENTS_WITHOUT_RING  # a ring is not encrypted

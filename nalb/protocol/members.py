@@ -92,7 +92,7 @@ class Members:
 
     def missing(self) -> Failure:
         """The failure of a job whose processes have not all come in time; it names those that have."""
-        within = f"came within {self._settings.startup_s:g} s"
+        within = f"came within {self._settings.startup_s:g} s (NALB_STARTUP_S)"
         if not self._by_identity:
             return Failure(cause=Cause.ABSENT, detail=f"none of the job's processes {within}: see their logs")
         here = listed(sorted(p.name for p in self))

@@ -51,7 +51,7 @@ ALIKE = {  # variables that machines must have alike, and what to do where they 
 _has_joined = False  # whether this process has been in a job: the launcher's coordinator serves the first one only
 
 
-class Host(NamedTuple):
+class _Host(NamedTuple):
     """What each rank tells of its machine."""
 
     version: int  # stands first in every version of nalb, so that any can read it
@@ -61,7 +61,7 @@ class Host(NamedTuple):
     alike: dict[str, str]  # of ALIKE: what stands for the value of each that is set
 
     @classmethod
-    def own(cls) -> "Host":
+    def own(cls) -> "_Host":
         environ = os.environ
         alike = {}
         if by_gloo_alone():  # which needs no others
@@ -233,7 +233,7 @@ def by_gloo_alone() -> bool:
 
 def machines_alike(store: dist.Store, rank: int, size: int) -> tuple[list[list[int]], list[str]]:
     """Each machine's ranks, and its node's name. Raises InputError on all ranks where machines differ in what must be alike."""
-    told = told_by_all(store, "host", rank, size, Host.own())
+    told = told_by_all(store, "host", rank, size, _Host.own())
     others = [other for other, one in enumerate(told) if one[0] != wire.VERSION]
     machines: list[list[int]] = []
     nodes: list[str] = []
@@ -241,7 +241,7 @@ def machines_alike(store: dist.Store, rank: int, size: int) -> tuple[list[list[i
         ranks = listed([f"rank {other}" for other in others])
         why = f"nalb on {ranks} is of another version than on rank {rank}: install the same nalb on all machines"
     else:
-        hosts = [Host(*one) for one in told]
+        hosts = [_Host(*one) for one in told]
         machines = machines_of([(one.machine, one.shares) for one in hosts])
         firsts = [ranks[0] for ranks in machines]
         names = [hosts[first].name for first in firsts]
@@ -257,7 +257,7 @@ def machines_alike(store: dist.Store, rank: int, size: int) -> tuple[list[list[i
 
 
 def _unlike(told: Mapping[str, Mapping[str, str]]) -> str:
-    """How machines differ in what must be alike, and what to do; empty: they do not. told: `Host.alike` by the machine's name."""
+    """How machines differ in what must be alike, and what to do; empty: they do not. told: `_Host.alike` by the machine's name."""
     for variable, hint in ALIKE.items():
         having = [node for node, alike in told.items() if variable in alike]
         without = [node for node, alike in told.items() if variable not in alike]

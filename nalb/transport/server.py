@@ -351,4 +351,6 @@ def open_log(settings: Settings) -> LineWriter | None:
     try:
         return LineWriter(settings.samples_path)
     except OSError as error:
-        raise InputError(f"NALB_SAMPLES={settings.samples_path}: {error.strerror}") from None
+        raise InputError(
+            f"NALB_SAMPLES={settings.samples_path}: {error.strerror}: name a file in a folder where it can be written"
+        ) from None

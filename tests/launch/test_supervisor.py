@@ -142,6 +142,12 @@ def test_a_long_last_line_can_be_read_from_the_runs_file(tmp_path: Path) -> None
     assert caught.value.failure.detail.startswith("exited with 3: xxx")
 
 
+def test_a_python_without_the_scripts_framework_says_what_to_do(tmp_path: Path) -> None:
+    missing = "raise ModuleNotFoundError(\"No module named 'torch'\")"
+    failure = failure_of(tmp_path, [spec("worker", "n1", missing)]).failure
+    assert failure.detail.endswith("No module named 'torch': pip install torch there, or name another Python")
+
+
 def test_those_that_repeat_the_verdict_are_not_the_culprit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervisor, "CULPRIT_S", 20.0)  # a busy machine starts the culprit late; the wait ends with it
     verdict = telling(Failure(cause=Cause.SCRIPT, detail="failed", role="worker", node="n2"), "raise SystemExit(4)")

@@ -284,7 +284,7 @@ BAD = {
     ),
     "too many sites": (
         GOOD + "".join(f'[[sites]]\nname = "s{index}"\n' for index in range(51)),
-        "sites: Expected `array` of length <= 50: give at most 50 sites",
+        "sites has 51: give at most 50 sites",
     ),
     "a site's unknown field": (SITED.replace("= 60", "= 60\ncpu_quota = 1"), "sites[0].cpu_quota is unknown: use"),
     "a site without a rate": (

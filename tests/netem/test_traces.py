@@ -248,6 +248,8 @@ def test_defaults_may_name_traces_that_nodes_read_for_themselves(tmp_path: Path)
     assert (first.up_mbps, first.down_mbps) == (None, 9)
     with pytest.raises(InputError, match=r"defaults.up_trace is 5: give the path of a trace file"):
         parse_network(text.replace('"a.trace"', "5"), source)
+    with pytest.raises(InputError, match=r"network.toml: nodes.0..up_trace: .*b.trace: cannot be read \(No such file"):
+        parse_network(text.replace("a.trace", "b.trace"), source)
 
 
 def test_verify_knows_the_delays_of_traces(tmp_path: Path):

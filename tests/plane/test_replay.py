@@ -8,11 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from nalb.errors import InputError, MachineError
-from nalb.plane.coordinator import check
+from nalb.errors import MachineError
 from nalb.plane.replay import BUCKET_BYTES, FIRST_BUCKET_BYTES, buckets
 from nalb.process.own_program import own_argv
-from nalb.settings import for_agents
 from nalb.workloads import NAMES, load
 from tests.failures import AS_LAUNCHED, told_in, who
 from tests.plane.plain_front import LIMIT_S
@@ -29,19 +27,6 @@ def test_buckets(name):
     largest = max(tensor.size_bytes for tensor in tensors)
     assert FIRST_BUCKET_BYTES <= 4 * sizes[0] < FIRST_BUCKET_BYTES + largest
     assert all(BUCKET_BYTES <= 4 * size < BUCKET_BYTES + largest for size in sizes[1:-1])
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "says"),
-    [
-        ("NALB_BATCHING", "asp", "NALB_BATCHING=asp is of MXNet alone"),
-        ("NALB_BATCHING", "lb-bsp-federated", "NALB_BATCHING=lb-bsp-federated is of MXNet alone"),
-    ],
-)
-def test_what_only_mxnet_has_is_refused(name, value, says):
-    settings = for_agents({name: value}, node="n0", endpoint="tcp://127.0.0.1:1", size=2, role="scheduler")
-    with pytest.raises(InputError, match=says):
-        check(settings)
 
 
 def test_a_coordinator_whose_port_is_taken_names_its_node():

@@ -1,6 +1,7 @@
 """The coordinator's shell: its file of events, and what a stranger who can reach its port can make it keep."""
 
 import os
+import re
 import signal
 import socket
 import struct
@@ -14,7 +15,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from nalb.errors import MachineError, PeerError
+from nalb.errors import InputError, MachineError, PeerError
 from nalb.events import FailureEvent, ReadyEvent
 from nalb.failures import Cause, Failure
 from nalb.launch.ports import free_pair
@@ -47,6 +48,13 @@ def test_an_event_that_does_not_fit_is_an_error_and_what_follows_is_read(tmp_pat
     append_event(path, FAILURE)  # the launcher's, once there is room
     assert read_events(tmp_path) == [READY, FAILURE]
     assert f"{path}, line 2 is torn" in caplog.text
+
+
+def test_events_that_have_no_folder_say_what_to_do(tmp_path):
+    path = tmp_path / "none" / "samples.jsonl"
+    says = f"NALB_SAMPLES={path}: No such file or directory: name a file in a folder where it can be written"
+    with pytest.raises(InputError, match=re.escape(says)):
+        open_log(SimpleNamespace(samples_path=str(path)))
 
 
 # sys.argv[1]: the coordinator's endpoint
