@@ -157,18 +157,21 @@ def for_agents(environ: Mapping[str, str], *, node: str, endpoint: str, size: in
     size: the number of ranks; each is worker and server.
     """
     said = _of_process(environ, options_in(environ))
-    settings = Settings(
-        role=role, node=node, endpoint=endpoint, num_workers=size, num_servers=size, has_agents=True, **said
+    return _checked(
+        Settings(role=role, node=node, endpoint=endpoint, num_workers=size, num_servers=size, has_agents=True, **said)
     )
+
+
+def check_agents(settings: Settings) -> None:
+    """Raise InputError for what only jobs with MXNet have. settings: of the coordinator of a job of agents."""
     if given := [variable.name for name, variable in DECLARED.items() if name in OF_MXNET and getattr(settings, name)]:
         raise InputError(f"environment variable {given[0]} is of MXNet alone: unset it")
-    if settings.is_pure and settings.scheme != GLOO.name:
+    if settings.is_pure and settings.label is None:  # a comparison labels its job with gloo
         raise InputError(f"environment variable NALB_SCHEME={settings.scheme}: PyTorch alone is {GLOO.name}")
     if settings.batching in (*BASELINES, "lb-bsp-federated"):
         raise InputError(
             f"environment variable NALB_BATCHING={settings.batching} is of MXNet alone: choose another, or unset it"
         )
-    return _checked(settings)
 
 
 def _of_process(environ: Mapping[str, str], said: dict[str, Any]) -> dict[str, Any]:

@@ -5,9 +5,10 @@ from dataclasses import fields, replace
 import pytest
 
 from nalb.errors import InputError
+from nalb.launch.ranks import rank_specs
 from nalb.launch.roles import Place, process_specs
 from nalb.options import DECLARED, JobOptions, options_in, variables_of
-from nalb.settings import OF_MXNET, Settings, for_agents, from_environment
+from nalb.settings import Settings, check_agents, for_agents, from_environment
 
 # Every declared option, with something else than what is not asked for.
 ALL = JobOptions(
@@ -156,11 +157,7 @@ def test_what_a_variable_may_not_say_names_it(name, text, says):
 
 
 def test_a_job_of_agents_needs_no_variables_of_ps_lite():
-    options = replace(ALL, **dict.fromkeys(OF_MXNET))
-    environ = variables_of(options, coordinators=False) | {
-        "NALB_ADDRESSES": "10.0.0.1,10.0.0.2",
-        "NALB_KEYS": "/keys/n1",
-    }
+    environ = variables_of(ALL, coordinators=False) | {"NALB_ADDRESSES": "10.0.0.1,10.0.0.2", "NALB_KEYS": "/keys/n1"}
     settings = for_agents(environ, node="n1", endpoint="tcp://10.0.0.1:1", size=2, role="agent")
     assert (settings.num_workers, settings.num_servers, settings.process) == (2, 2, "agent")
     assert (settings.scheme, settings.deadline_s, settings.keys_path) == ("aware", 20.5, "/keys/n1")
@@ -186,7 +183,14 @@ def test_a_job_of_agents_needs_no_variables_of_ps_lite():
 )
 def test_what_only_mxnet_has_is_refused_in_a_job_of_agents(name, value, says):
     with pytest.raises(InputError, match=f"environment variable {says}"):
-        for_agents({name: value}, node="n0", endpoint="", size=2, role="agent")
+        check_agents(for_agents({name: value}, node="n0", endpoint="", size=2, role="scheduler"))
+
+
+def test_the_gloo_of_a_comparison_is_no_mistake():
+    places, options = [Place("a", "10.0.0.1"), Place("b", "10.0.0.2")], JobOptions(scheme="stock", in_store=True)
+    specs = rank_specs(places, ["true"], replace(options, label="gloo", root_port=9091), {})
+    (spec,) = [one for one in specs if one.role == "scheduler"]
+    check_agents(for_agents(spec.environment, node="a", endpoint="", size=2, role="scheduler"))
 
 
 def test_fewer_bytes_and_gloo_are_of_pytorch():

@@ -23,7 +23,7 @@ from nalb.plane.rendezvous import ALONE, END, NO_RING
 from nalb.process.exhaustion import raise_file_limit
 from nalb.process.last_words import die
 from nalb.services.exchange.planes import AGENTS, AGENTS_WITHOUT_RING
-from nalb.settings import Settings, for_agents
+from nalb.settings import Settings, check_agents, for_agents
 from nalb.transport.server import CoordinatorThread
 
 
@@ -44,6 +44,7 @@ def serve(settings: Settings, has_ring: bool, port_fd: int | None) -> None:
 
     port_fd: the port is written there; None: the coordinator is alone.
     """
+    check_agents(settings)
     schemes, estimators = own_of(settings.scheme, settings.own_schemes, settings.estimator)
     predictor = new_predictor(settings)
     plane = AGENTS if has_ring and settings.keys_path is None else AGENTS_WITHOUT_RING  # a ring is not encrypted

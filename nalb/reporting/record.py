@@ -130,7 +130,7 @@ class Timeline:
     failure: str = ""  # why the last job failed, in words; empty where it did not
     # of each job with iterations: the place of its first one, and how many shared uplinks were noticed before the job
     begins: list[tuple[int, int]] = field(default_factory=list)
-    batches_before: int = 0  # how many of `batches` are of jobs before the last one that has any
+    batches_before: int = 0  # how many of `batches` are of jobs before the last one that has any, or an iteration
     left_out: int = 0  # jobs before the last one, whose iterations `steps` lacks
 
     def name_nodes(self, nodes: Sequence[str]) -> None:
@@ -395,6 +395,7 @@ def read_timeline(run_dir: Path) -> Timeline:
             record.steps.setdefault(event.scheme, []).append(step)
             if before is not None:
                 record.begins.append((place, before))
+                record.batches_before = record.batches_before if has_batches else len(record.batches)
                 before = None
             previous_s, place = event.at_s, place + 1
     record.has_events = place > 0

@@ -30,6 +30,7 @@ from nalb.failures import Cause, of_script
 from nalb.plane.front import Front
 from nalb.process.address import own_name
 from nalb.process.last_words import tell_launcher
+from nalb.schemes import GLOO
 from nalb.torch import NAME
 from nalb.torch.gloo import Gloo
 from nalb.torch.job import TorchJob, by_gloo_alone, machines_alike, meet, new_gloo
@@ -422,6 +423,8 @@ def create(options: Any, backend_options: object) -> NalbGroup:
         of_job = dist.PrefixStore(f"{NAME}{_meeting}", store)
         if size > 1 and by_gloo_alone():
             machines_alike(of_job, rank, size)  # other ranks may wait for this one's agent
+            if "NALB_KEYS" in os.environ:
+                raise InputError(f"NALB_SCHEME={GLOO.name} does not encrypt: unset NALB_KEYS, or choose another scheme")
         elif size > 1:
             _job = TorchJob(of_job, rank, size, options.timeout)
             _note_exits()

@@ -64,13 +64,12 @@ class _Host(NamedTuple):
     def own(cls) -> "_Host":
         environ = os.environ
         alike = {}
-        if by_gloo_alone():  # which needs no others
+        if by_gloo_alone():
             alike["NALB_SCHEME"] = GLOO.name
-        else:
-            if "NALB_KEYS" in environ:
-                alike["NALB_KEYS"] = "set"  # each machine has a path of its own
-            if sites := environ.get("NALB_SITES"):
-                alike["NALB_SITES"] = _digest(",".join(sorted(sites.split(","))))
+        if "NALB_KEYS" in environ:
+            alike["NALB_KEYS"] = "set"  # each machine has a path of its own
+        if sites := environ.get("NALB_SITES"):
+            alike["NALB_SITES"] = _digest(",".join(sorted(sites.split(","))))
         shares = environ.get("LOCAL_WORLD_SIZE", "1") != "1"
         return cls(wire.VERSION, own_machine(environ), shares, own_name(environ), alike)
 
@@ -238,8 +237,8 @@ def machines_alike(store: dist.Store, rank: int, size: int) -> tuple[list[list[i
     machines: list[list[int]] = []
     nodes: list[str] = []
     if others:
-        ranks = listed([f"rank {other}" for other in others])
-        why = f"nalb on {ranks} is of another version than on rank {rank}: install the same nalb on all machines"
+        named = listed([f"rank {other}" for other in others])
+        why = f"nalb on {named} is of another version than on rank {rank}: install the same nalb on all machines"
     else:
         hosts = [_Host(*one) for one in told]
         machines = machines_of([(one.machine, one.shares) for one in hosts])
@@ -248,7 +247,10 @@ def machines_alike(store: dist.Store, rank: int, size: int) -> tuple[list[list[i
         nodes = [
             name if names.count(name) == 1 else f"{name}.{first}" for name, first in zip(names, firsts, strict=True)
         ]
-        why = _unlike({node: hosts[first].alike for node, first in zip(nodes, firsts, strict=True)})
+        alike = {node: hosts[first].alike for node, first in zip(nodes, firsts, strict=True)}
+        for node, ranks in zip(nodes, machines, strict=True):
+            alike |= {f"rank {one} of {node}": hosts[one].alike for one in ranks if hosts[one].alike != alike[node]}
+        why = _unlike(alike)
     if why:
         with suppress(JobFailed):  # whoever holds the store must not end before all ranks know
             told_by_all(store, "refusal", rank, size, why, ANSWER_S)
@@ -257,7 +259,7 @@ def machines_alike(store: dist.Store, rank: int, size: int) -> tuple[list[list[i
 
 
 def _unlike(told: Mapping[str, Mapping[str, str]]) -> str:
-    """How machines differ in what must be alike, and what to do; empty: they do not. told: `_Host.alike` by the machine's name."""
+    """How machines differ in what must be alike, and what to do; empty: they do not. told: `_Host.alike` by who tells it."""
     for variable, hint in ALIKE.items():
         having = [node for node, alike in told.items() if variable in alike]
         without = [node for node, alike in told.items() if variable not in alike]

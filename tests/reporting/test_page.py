@@ -44,6 +44,10 @@ def test_the_batches_of_the_last_job_alone_are_told_where_a_script_was_started_a
     write(tmp_path, *jobs, READY)
     (page,) = pages_of(tmp_path)
     assert [event.iteration for event in page.record.batches] == [5, 6], "one that has ended before its first batch"
+    write(tmp_path, *jobs, READY, *iterations(2))
+    (page,) = pages_of(tmp_path)
+    assert page.file == "report.html", "the last job has no batches"
+    write(tmp_path, *jobs)
     write_about(tmp_path, "1", ["compare"])
     (page,) = pages_of(tmp_path)
     assert [event.iteration for event in page.record.batches] == [0, 1, 2, 3, 5, 6]

@@ -156,6 +156,21 @@ def test_machines_that_differ_in_what_must_be_alike_are_refused_at_once_on_all_r
 
 
 @pytest.mark.torch
+def test_a_rank_by_gloo_alone_on_a_machine_of_several_is_refused_on_all() -> None:
+    ended = ranks.run("unlike.py", "NALB_SCHEME", "-", "-", "-", "gloo", size=4, within_s=60.0, LOCAL_WORLD_SIZE="2")
+    says = f"InputError: {SCHEME}=gloo is set on rank 3 of m1, but not on m0, m1: give all"
+    assert all(one.code and says in one.output for one in ended), [one.output for one in ended]
+
+
+@pytest.mark.torch
+def test_gloo_alone_with_keys_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NALB_SCHEME", "gloo")
+    ended = ranks.run("unlike.py", "NALB_KEYS", "m0.keys", "m1.keys", size=2, within_s=60.0)
+    says = "InputError: NALB_SCHEME=gloo does not encrypt: unset NALB_KEYS, or choose another scheme"
+    assert all(one.code and says in one.output for one in ended), [one.output for one in ended]
+
+
+@pytest.mark.torch
 def test_machines_with_unlike_versions_of_nalb_are_refused_at_once_on_all_ranks() -> None:
     ended = ranks.run("unlike.py", "version", "-", "-", "1", size=3, within_s=60.0)
     others = ["rank 2", "rank 2", "rank 0, rank 1"]
