@@ -746,7 +746,7 @@ def test_the_wait_for_a_plan_is_told(environment, tmp_path):
     for waited_s in (0.0, 0.1, 100.0):
         for front in fronts:
             front.route()
-        time.sleep(0.5)
+        time.sleep(1.0)  # an agent may note the last iteration's end later than this process
         exchange(fronts, waited_s=waited_s)
     leave(fronts)
     for node in NODES:
