@@ -19,7 +19,7 @@ from mxnet.kvstore.base import KVStoreBase
 
 from kvstore_patch.batching import ChosenSizes, FixedSizes, SizeSource, first_sizes
 from kvstore_patch.store import ndarrays
-from kvstore_patch.store.kvstore import NALB
+from kvstore_patch.store.kvstore import NALB, required
 from nalb.errors import StoreError
 from nalb.services.batching import messages as m
 
@@ -70,10 +70,7 @@ def join(store: KVStoreBase, parameters: Iterable[mx.gluon.Parameter], batch_siz
     parameters: initialised, with known shapes. batch_size: this client's first batch size; the sum of the sizes over all clients
     never changes. Raises StoreError for another store or another --batching.
     """
-    if not isinstance(store, NALB):
-        raise StoreError(
-            "federated rounds average with kvstore 'nalb': create that one, without --scheme stock and NALB_ALONE"
-        )
+    store = required(store, "federated rounds average")
     batching = store.settings.batching
     if batching not in (None, *FEDERATED):
         raise StoreError(f"--batching {batching} is for steps, not for rounds: choose one of {', '.join(FEDERATED)}")

@@ -25,10 +25,15 @@ INSTALL = {"mxnet": how_to_install("mxnet"), "torch": "pip install torch"}  # by
 _MISSING = re.compile(rf"ModuleNotFoundError: No module named '({'|'.join(INSTALL)})'")
 
 
+def remedy(framework: str) -> str:
+    """What to do about a Python that has no such framework."""
+    return f"{INSTALL[framework]} there, or name another Python"
+
+
 def remedy_of(line: str) -> str:
     """What to do, to append to a process's last line, where this says that its Python has no framework; else empty."""
     found = _MISSING.fullmatch(line)
-    return f": {INSTALL[found[1]]} there, or name another Python" if found else ""
+    return f": {remedy(found[1])}" if found else ""
 
 
 def require(library: str, who: str, otherwise: str = "") -> None:

@@ -10,8 +10,8 @@ from mxnet.kvstore.base import KVStoreBase
 from mxnet.ndarray import NDArray
 
 from kvstore_patch.gluon.profiling import ComputeBatch, best_time_s
-from kvstore_patch.store.kvstore import NALB
-from nalb.errors import InputError, StoreError
+from kvstore_patch.store.kvstore import required
+from nalb.errors import InputError
 from nalb.tokens import partition as cuts
 
 log = logging.getLogger(__name__)
@@ -87,12 +87,9 @@ def _rank_0(measured: list[float], kvstore: KVStoreBase | None) -> list[float]:
     """Rank 0's measurements, on every worker; without a store, this worker's own."""
     if kvstore is None:
         return measured
-    if not isinstance(kvstore, NALB):
-        raise StoreError(
-            "cuts are agreed on with kvstore 'nalb': create that one, without --scheme stock and NALB_ALONE"
-        )
-    told = mx.nd.array(measured if kvstore.rank == 0 else [0] * len(measured), dtype="float64")
-    kvstore.add_up_once(KEY, told)
+    store = required(kvstore, "cuts are agreed on")
+    told = mx.nd.array(measured if store.rank == 0 else [0] * len(measured), dtype="float64")
+    store.add_up_once(KEY, told)
     return [float(one) for one in told.asnumpy()]
 
 

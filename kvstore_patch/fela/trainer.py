@@ -30,7 +30,7 @@ from kvstore_patch.fela.gradients import Gradients, written
 from kvstore_patch.fela.summing import Summing
 from kvstore_patch.fela.updates import Updates
 from kvstore_patch.store import ndarrays, script_end
-from kvstore_patch.store.kvstore import NALB
+from kvstore_patch.store.kvstore import required
 from nalb.batching.stream import Stream
 from nalb.errors import InputError, StoreError
 from nalb.failures import Cause, Phase
@@ -69,11 +69,7 @@ class Trainer:
         The learning rate may follow one of the optimizer's schedules; set it by hand only after `gather`. Raises InputError,
         StoreError.
         """
-        store = mx.kv.create(kvstore) if isinstance(kvstore, str) else kvstore
-        if not isinstance(store, NALB):
-            raise StoreError(
-                "tokens are summed with kvstore 'nalb': create that one, without --scheme stock and NALB_ALONE"
-            )
+        store = required(mx.kv.create(kvstore) if isinstance(kvstore, str) else kvstore, "tokens are summed")
         self._store, self._client, self.total = store, store.client, total
         learning, running = learning_and_running(blocks, loss)
         summed = [[*a, *b] for a, b in zip(learning, running, strict=True)]  # by sub-model

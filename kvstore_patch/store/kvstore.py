@@ -248,3 +248,10 @@ def _as_list(key: Key, arrays: object) -> list[NDArray]:
     if not arrays:
         raise StoreError(f"key {key!r} has no array: give one, or one per device")
     return list(arrays)
+
+
+def required(store: KVStoreBase, what: str) -> NALB:
+    """The store, which must be kvstore 'nalb'. what: what needs it, as a sentence's beginning. Raises StoreError."""
+    if not isinstance(store, NALB):
+        raise StoreError(f"{what} with kvstore 'nalb': create that one, without --scheme stock and NALB_ALONE")
+    return store

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from nalb.errors import InputError, MachineError
-from nalb.extras import INSTALL
+from nalb.extras import INSTALL, remedy
 from nalb.launch.hosts import Host
 from nalb.launch.ssh import environment_for_ssh, remote_command, ssh_argv
 from nalb.process.own_program import WITHOUT_FOLDER
@@ -38,7 +38,7 @@ def chosen(given: str | None, command: Sequence[str]) -> str:
     python = program if _is_python(program) else sys.executable
     found = frameworks_of(python)
     if given is not None and given not in found:
-        raise MachineError(f"{python} has no {given}: {INSTALL[given]} there, or name another Python")
+        raise MachineError(f"{python} has no {given}: {remedy(given)}")
     return given or _only(found, python)
 
 

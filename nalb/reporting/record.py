@@ -269,11 +269,11 @@ def read_record(run_dir: Path, timeline: Timeline | None = None) -> Record:
 
 
 def record_of(run_dir: Path, timeline: Timeline | None = None) -> Record:
-    """Read a run directory with or without run.json, as that of a launch. timeline: as in `read_record`.
+    """Read a run directory with or without run.json, as that of a launch. timeline: as `of_last_job` gives it; None: not read yet.
 
     Raises InputError, which names the fault.
     """
-    timeline = of_last_job(run_dir, read_timeline(run_dir) if timeline is None else timeline)
+    timeline = of_last_job(run_dir, read_timeline(run_dir)) if timeline is None else timeline
     if (run_dir / "run.json").exists():
         return read_record(run_dir, timeline)
     if not timeline.has_events:
@@ -350,19 +350,17 @@ def read_timeline(run_dir: Path) -> Timeline:
     readies, layouts = Readies(), Layouts()
     step: Step | None = None
     before: int | None = None  # shared uplinks noticed before a job that has no iteration yet
-    has_batches = False  # whether the newest job has any
+    batches_before = 0  # batches of jobs before the newest one
     for number, (at_byte, event) in enumerate(placed_events(run_dir), 1):
         if isinstance(event, ReadyEvent):
             nodes, record.servers, rows, previous_s = event.nodes, event.servers, {}, event.at_s
             readies.take(event)
             record.name_nodes(nodes)
-            before = len(record.shared_uplinks)
-            has_batches = False
+            before, batches_before = len(record.shared_uplinks), len(record.batches)
         elif isinstance(event, LayoutEvent):
             layouts.take(event)
         elif isinstance(event, BatchEvent):
-            if not has_batches:
-                record.batches_before, has_batches = len(record.batches), True
+            record.batches_before = batches_before
             record.batches.append(event)
         elif isinstance(event, SamplesEvent):
             rows[event.iteration] = at_byte, event
@@ -395,7 +393,7 @@ def read_timeline(run_dir: Path) -> Timeline:
             record.steps.setdefault(event.scheme, []).append(step)
             if before is not None:
                 record.begins.append((place, before))
-                record.batches_before = record.batches_before if has_batches else len(record.batches)
+                record.batches_before = batches_before
                 before = None
             previous_s, place = event.at_s, place + 1
     record.has_events = place > 0

@@ -13,7 +13,7 @@ from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from time import monotonic, sleep
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -42,8 +42,9 @@ CUT_OFF_LOOKS = 2  # in a row at which gloo has lost a connection: it takes a mo
 FIRST_LOOK_S, LONGEST_LOOK_S = 0.01, 1.0  # between looks at the words of ranks that may have ended
 LEAST_S = 0.002  # of a wait: torch counts milliseconds, and waits without limit for none
 NOT_OVER_S = 0.1  # before its end a wait that fails has not come to its end
+GLOO_ALONE = f"NALB_SCHEME={GLOO.name}"
 ALIKE = {  # variables that machines must have alike, and what to do where they have not
-    "NALB_SCHEME": "give all machines this scheme, or none",
+    GLOO_ALONE: "give all machines this scheme, or none",
     "NALB_KEYS": "give all machines the keys of one `nalb keys`, or none",
     "NALB_SITES": "give all machines the same list, or none",
 }
@@ -65,7 +66,7 @@ class _Host(NamedTuple):
         environ = os.environ
         alike = {}
         if by_gloo_alone():
-            alike["NALB_SCHEME"] = GLOO.name
+            alike[GLOO_ALONE] = "set"
         if "NALB_KEYS" in environ:
             alike["NALB_KEYS"] = "set"  # each machine has a path of its own
         if sites := environ.get("NALB_SITES"):
@@ -233,29 +234,29 @@ def by_gloo_alone() -> bool:
 def machines_alike(store: dist.Store, rank: int, size: int) -> tuple[list[list[int]], list[str]]:
     """Each machine's ranks, and its node's name. Raises InputError on all ranks where machines differ in what must be alike."""
     told = told_by_all(store, "host", rank, size, _Host.own())
-    others = [other for other, one in enumerate(told) if one[0] != wire.VERSION]
-    machines: list[list[int]] = []
-    nodes: list[str] = []
-    if others:
-        named = listed([f"rank {other}" for other in others])
-        why = f"nalb on {named} is of another version than on rank {rank}: install the same nalb on all machines"
-    else:
-        hosts = [_Host(*one) for one in told]
-        machines = machines_of([(one.machine, one.shares) for one in hosts])
-        firsts = [ranks[0] for ranks in machines]
-        names = [hosts[first].name for first in firsts]
-        nodes = [
-            name if names.count(name) == 1 else f"{name}.{first}" for name, first in zip(names, firsts, strict=True)
-        ]
-        alike = {node: hosts[first].alike for node, first in zip(nodes, firsts, strict=True)}
-        for node, ranks in zip(nodes, machines, strict=True):
-            alike |= {f"rank {one} of {node}": hosts[one].alike for one in ranks if hosts[one].alike != alike[node]}
-        why = _unlike(alike)
-    if why:
-        with suppress(JobFailed):  # whoever holds the store must not end before all ranks know
-            told_by_all(store, "refusal", rank, size, why, ANSWER_S)
-        raise InputError(why)
+    if others := [f"rank {other}" for other, one in enumerate(told) if one[0] != wire.VERSION]:
+        why = (
+            f"nalb on {listed(others)} is of another version than on rank {rank}: install the same nalb on all machines"
+        )
+        _refuse(store, rank, size, why)
+    hosts = [_Host(*one) for one in told]
+    machines = machines_of([(one.machine, one.shares) for one in hosts])
+    firsts = [ranks[0] for ranks in machines]
+    names = [hosts[first].name for first in firsts]
+    nodes = [name if names.count(name) == 1 else f"{name}.{first}" for name, first in zip(names, firsts, strict=True)]
+    alike = {node: hosts[first].alike for node, first in zip(nodes, firsts, strict=True)}
+    for node, ranks in zip(nodes, machines, strict=True):
+        alike |= {f"rank {one} of {node}": hosts[one].alike for one in ranks if hosts[one].alike != alike[node]}
+    if why := _unlike(alike):
+        _refuse(store, rank, size, why)
     return machines, nodes
+
+
+def _refuse(store: dist.Store, rank: int, size: int, why: str) -> NoReturn:
+    """Raise InputError once all ranks, which do so too, know why."""
+    with suppress(JobFailed):  # whoever holds the store must not end before
+        told_by_all(store, "refusal", rank, size, why, ANSWER_S)
+    raise InputError(why)
 
 
 def _unlike(told: Mapping[str, Mapping[str, str]]) -> str:
@@ -265,8 +266,7 @@ def _unlike(told: Mapping[str, Mapping[str, str]]) -> str:
         without = [node for node, alike in told.items() if variable not in alike]
         others = [node for node in having if told[node][variable] != told[having[0]][variable]]
         if having and without:
-            value = f"={GLOO.name}" if variable == "NALB_SCHEME" else ""
-            return f"environment variable {variable}{value} is set on {listed(having)}, but not on {listed(without)}: {hint}"
+            return f"environment variable {variable} is set on {listed(having)}, but not on {listed(without)}: {hint}"
         if others:
             return f"environment variable {variable} differs between {having[0]} and {listed(others)}: {hint}"
     return ""
