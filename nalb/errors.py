@@ -13,6 +13,7 @@ import errno
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
+SURE = 0.8  # part of the letters of two words that are alike where one is the other, misspelt. Choice.
 NAMED = 10  # most names of nodes, keys and the like in one message; a job may have a thousand
 
 
@@ -76,6 +77,11 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     """The known word that a wrong one looks like, as words of a message; empty where none does."""
     near = get_close_matches(word.lower(), list(known), n=1)
     return f"did you mean {near[0]!r}? " if near else ""
+
+
+def misspelt(word: str, known: Iterable[str]) -> str | None:
+    """The known word that this one surely stands for, as a letter or two are wrong; None where there is none."""
+    return next(iter(get_close_matches(word, list(known), n=1, cutoff=SURE)), None)
 
 
 def as_text(words: str) -> str:

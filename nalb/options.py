@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from nalb.batching.schemes import BASELINES
 from nalb.batching.schemes import PREDICTORS as PLAIN_PREDICTORS
 from nalb.batching.schemes import SCHEMES as BATCH_SCHEMES
-from nalb.errors import InputError
+from nalb.errors import InputError, misspelt
 from nalb.extensions import ESTIMATOR_GROUP, SCHEME_GROUP, is_own
 from nalb.measurement.estimators import DEFAULT_ESTIMATOR, ESTIMATORS
 from nalb.planning.precisions import ASKED
@@ -23,6 +23,15 @@ from nalb.tokens.policies import PARALLELS
 from nalb.tokens.shape import read_weights
 from nalb.tokens.stragglers import FORMS, Stragglers
 
+PREFIX = "NALB_"  # of all environment variables of nalb's
+OF_PROCESS = (
+    "NALB_NODE",
+    "NALB_ADDRESS",
+    "NALB_ADDRESSES",
+    "NALB_COORDINATOR",
+    "NALB_KEYS",
+    "NALB_LEVEL",
+)  # who a process is
 BATCH_MOST = 1 << 31  # samples
 STALENESS_MOST = 1_000_000_000  # iterations: as good as without end
 JOINT_BATCHING = JOINT.name  # the batch scheme that belongs to the distribution scheme of that name
@@ -367,7 +376,15 @@ def variables_of(options: JobOptions, coordinators: bool) -> dict[str, str]:
 
 
 def options_in(environ: Mapping[str, str]) -> dict[str, Any]:
-    """Read the declared options from an environment, by field. Raises InputError, which names the variable."""
+    """Read the declared options from an environment, by field. Raises InputError, which names the variable.
+
+    A variable whose name looks like that of an option is an error: what was asked for would be left out, and nobody would know.
+    """
+    known = [*(variable.name for variable in DECLARED.values()), *OF_PROCESS]
+    options = [name.removeprefix(PREFIX) for name in known]  # which alone tells names apart
+    for name in environ:
+        if name.startswith(PREFIX) and name not in known and (meant := misspelt(name.removeprefix(PREFIX), options)):
+            raise InputError(f"environment variable {name} is unknown: write {PREFIX}{meant}, or unset it")
     return {
         name: variable.words.read(variable.name, environ[variable.name])
         for name, variable in DECLARED.items()

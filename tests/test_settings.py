@@ -156,6 +156,39 @@ def test_what_a_variable_may_not_say_names_it(name, text, says):
         from_environment(environ | {name: text}, "host")
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("NALB_PRECISON", "NALB_PRECISION"),
+        ("NALB_SCHEMES", "NALB_SCHEME"),
+        ("NALB_KEY", "NALB_KEYS"),
+        ("NALB_BATCH_TOTALS", "NALB_BATCH_TOTAL"),
+    ],
+)
+def test_a_misspelt_variable_is_an_error(name, meant):
+    with pytest.raises(InputError, match=f"environment variable {name} is unknown: write {meant}, or unset it"):
+        options_in({name: "int8"})
+
+
+def test_other_variables_that_begin_alike_are_nobodys_mistake():
+    own = [
+        "HOOKS",
+        "ALONE",
+        "AGENTS",
+        "JOB",
+        "LEVEL",
+        "FIND",
+        "MEMBER",
+        "COUNTERS",
+        "HOLD",
+        "SITES_FILE",
+        "RUN",
+        "DATA",
+        "SEED",
+    ]
+    assert options_in({f"NALB_{name}": "" for name in own}) == {}
+
+
 def test_a_job_of_agents_needs_no_variables_of_ps_lite():
     environ = variables_of(ALL, coordinators=False) | {"NALB_ADDRESSES": "10.0.0.1,10.0.0.2", "NALB_KEYS": "/keys/n1"}
     settings = for_agents(environ, node="n1", endpoint="tcp://10.0.0.1:1", size=2, role="agent")

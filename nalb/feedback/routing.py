@@ -8,16 +8,17 @@ is quicker where the cores set the pace and not the links, or where all links ar
 case names are fields of Rules.
 
 evidence                                               action                               reason
-`unexplained_plans` in a row refuted an estimate       MXNet's own routing for              links do not set the pace: each
-or were late, and links need less for MXNet's own      `trial_iterations`                   iteration would prove the same
-loads than any of the last `look_iterations` took
+the median of what links need for MXNet's own loads    MXNet's own routing for              links do not set the pace
+is less than that of what the exchanges of the last    `trial_iterations`
+`plans_to_trial` plans took
 delay sets the pace of `look_iterations` plans         the same trial                       plans have little to share out,
                                                                                             and all wait for them
 the median of MXNet's own routing is no longer than    it stays until `look_iterations`     it costs less
 that of the plans                                      plans cost `look_price` of the time
-that time is over                                      plans until links need less, as      the network may have changed
-                                                       above, but `look_iterations` at
-                                                       least; then both are compared
+that time is over                                      plans until links need less for      the network may have changed
+                                                       MXNet's own loads than any of the
+                                                       last `look_iterations` exchanges
+                                                       took; then both are compared
 the iteration before the tensors were registered       the same trial                   its sums were made without plans
 took no longer than any of `look_iterations` plans
 `look_iterations` in a row took more than `off_own`    the same, at once; only iterations   the network has changed
@@ -47,13 +48,13 @@ class Routing:
         compared = self._rules.compared_iterations
         self._planned: deque[float] = deque(maxlen=compared)  # seconds of iterations by plan
         self._own: deque[float] = deque(maxlen=compared)  # seconds of iterations by MXNet's own routing
-        # Of the last plans, seconds from first push to last pull.
-        self._exchanges: deque[float] = deque(maxlen=self._rules.look_iterations)
+        # Of the last plans: seconds from first push to last pull, and that links would have needed for MXNet's own loads.
+        self._exchanges: deque[float] = deque(maxlen=self._rules.plans_to_trial)
+        self._own_links: deque[float] = deque(maxlen=self._rules.plans_to_trial)
         self._left = 0  # iterations of MXNet's own routing to come
         self._is_first = self._is_trial = False
         self._judged = 0  # iterations of the present stretch of MXNet's own routing that have ended
         self._since_own = 0  # plans since MXNet's own routing
-        self._unexplained = 0  # plans in a row that links do not explain
         self._rest = 0  # plans until the next trial
         # Iterations of MXNet's own routing in a row that took much longer than the median; below 0: much less.
         self._off = 0
@@ -70,8 +71,9 @@ class Routing:
         return self._left > 0
 
     def forget_own(self) -> None:
-        """Forget what the other way took: from here on it is another one. Not to be called while iterations of it are to come."""
-        self._own.clear()
+        """Forget what is known of the other way: from here on it is another one. Not to be called while it is chosen for later."""
+        for known in (self._own, self._exchanges, self._own_links):
+            known.clear()
         self._is_trial = False
 
     def choose_own(self, most: int = 1) -> int:
@@ -84,35 +86,39 @@ class Routing:
         self._left -= run
         return run
 
-    def judge_plan(
-        self, took_s: float, exchange_s: float, is_explained: bool, own_links_s: float, is_delayed: bool = False
-    ) -> None:
+    def judge_plan(self, took_s: float, exchange_s: float, own_links_s: float, is_delayed: bool = False) -> None:
         """Take in an iteration by plan.
 
-        exchange_s: the part of took_s from first push to last pull. is_explained: the estimates hold and explain its time.
-        own_links_s: seconds that the links need for the other way; infinite if unknown. is_delayed: delay sets the pace.
+        exchange_s: the part of took_s from first push to last pull. own_links_s: seconds that the links need for the other way;
+        infinite if unknown. is_delayed: delay sets the pace.
         """
         self._planned.append(took_s)
         self._exchanges.append(exchange_s)
+        self._own_links.append(own_links_s)
         self._rest = max(0, self._rest - 1)
         self._since_own += 1
-        self._unexplained = 0 if is_explained else self._unexplained + 1
-        if own_links_s >= min(self._exchanges) or self._left:  # a stretch that is about to begin was chosen before
+        if self._left:  # a stretch that is about to begin was chosen before
             return
-        if self._own and self._since_own >= self._rules.look_iterations:
-            self._compare()
-        elif not self._own and not self._rest and self._own_may_take_less(is_delayed):
+        looks = self._rules.look_iterations
+        do_links_spare = own_links_s < min(list(self._exchanges)[-looks:])
+        if self._own:
+            if do_links_spare and self._since_own >= looks:
+                self._compare()
+        elif not self._rest and ((do_links_spare and self._is_hinted(is_delayed)) or self._do_links_spare_for_long()):
             self._begin_own(self._rules.trial_iterations, is_trial=True)
 
-    def _own_may_take_less(self, is_delayed: bool) -> bool:
-        """Whether a trial is worth its time."""
-        is_known = len(self._planned) >= self._rules.look_iterations
-        if is_known and is_delayed:
-            return True
-        if is_known and self._direct_s <= min(self._planned):
+    def _is_hinted(self, is_delayed: bool) -> bool:
+        """Whether a few plans suffice for a trial."""
+        if len(self._planned) < self._rules.look_iterations:
+            return False
+        if self._direct_s <= min(self._planned):
             self._direct_s = math.inf  # one trial shows it
             return True
-        return self._unexplained >= self._rules.unexplained_plans
+        return is_delayed
+
+    def _do_links_spare_for_long(self) -> bool:
+        """Whether links need less for the other way than plans take, in the median."""
+        return len(self._exchanges) == self._exchanges.maxlen and median(self._own_links) < median(self._exchanges)
 
     def judge_own(self, took_s: float) -> None:
         """Take in an iteration that MXNet routed."""

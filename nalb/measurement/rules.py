@@ -116,9 +116,8 @@ class Rules:
     # When another way takes the place of plans: routing.py. Not simulated: what it is worth is in docs/results/cost.md for MXNet's
     # own routing, and in docs/results/delay.md for equal shares.
 
-    # Plans in a row that links must fail to explain before a trial: what another network taught is unlearnt by then
-    # (tests/simulation/test_learning.py).
-    unexplained_plans: int = 8
+    # Plans whose medians ask for a trial: what another network taught is unlearnt by then (tests/simulation/test_learning.py).
+    plans_to_trial: int = 8
     # Iterations that decide together: one may be late by chance, and one be the first after a pause of the script. Choice.
     look_iterations: int = 3
     # Iterations of a trial of MXNet's own routing; the first, which makes MXNet's buffers, is not counted. Choice.

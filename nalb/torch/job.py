@@ -183,14 +183,15 @@ class TorchJob:
 
 
 def meet(store: dist.Store, rank: int, size: int) -> str:
-    """A name that the ranks of this group alone have, for their keys in the store. Raises JobFailed.
+    """A name that the ranks of this group alone have, for their keys in the store. Raises as `told_by_all`.
 
     The store may have keys of ranks that have ended, as where torchrun restarts a job, and processes may have other pasts. So each
     rank tells a word that it draws, reads the words of all, and tells that it has read just these. Nobody who has ended does so for
     a new word. So ranks that have all read the same have met.
     """
     end_s = monotonic() + store.timeout.total_seconds()
-    words = told_by_all(store, "word", rank, size, secrets.token_hex(8))
+    own = secrets.token_hex(8)
+    words = told_by_all(store, "word", rank, size, own)
     pause_s = FIRST_LOOK_S
     while True:
         name = _digest(" ".join(words))
@@ -203,6 +204,7 @@ def meet(store: dist.Store, rank: int, size: int) -> str:
         sleep(pause_s)
         pause_s = min(2 * pause_s, LONGEST_LOOK_S)
         words = _told(store, [f"word{one}" for one in range(size)])
+        _check_own(words[rank], own, rank)
 
 
 def waits_in_torch(thread: int) -> bool:
@@ -312,15 +314,27 @@ def _innermost(store: dist.Store) -> dist.Store:
 def told_by_all(
     store: dist.Store, name: str, rank: int, size: int, own: Any, within_s: float = 0.0, nodes: Sequence[str] = ()
 ) -> list[Any]:
-    """What all ranks tell, by rank. Raises JobFailed, which names a rank that is missing.
+    """What all ranks tell, by rank. Raises JobFailed, which names a rank that is missing, and InputError for two of one rank.
 
     within_s: 0: the store's timeout. nodes: the names of the ranks' nodes, where they are known.
     """
     _tell(store, name, rank, own)
     keys, within_s = [f"{name}{one}" for one in range(size)], within_s or store.timeout.total_seconds()
-    if not _await(store, keys, within_s) and not _asked(partial(store.check, keys), ANSWER_S):
+
+    def check() -> None:
+        _check_own(_told(store, [keys[rank]])[0], own, rank)
+
+    if not _await(store, keys, within_s, check) and not _asked(partial(store.check, keys), ANSWER_S):
         raise _absent(store, keys, f"told its {name} within {within_s:g} s", rank, nodes)
     return _told(store, keys)
+
+
+def _check_own(told: Any, own: Any, rank: int) -> None:
+    """Raise InputError where another process has told something in this one's place."""
+    if json.dumps(told) != json.dumps(own):
+        raise InputError(
+            f"another process has come as rank {rank}: give each process a RANK of its own, and each job a MASTER_PORT of its own"
+        )
 
 
 def _tell(store: dist.Store, name: str, rank: int, own: Any) -> None:
@@ -342,12 +356,13 @@ def _absent(store: dist.Store, keys: list[str], what: str, rank: int, nodes: Seq
     return JobFailed(failure, PeerError.exit_code)
 
 
-def _await(store: dist.Store, keys: list[str], within_s: float) -> bool:
-    """Wait until the store has the keys; whether it has. Raises JobFailed where the store is gone."""
+def _await(store: dist.Store, keys: list[str], within_s: float, check: Callable[[], None]) -> bool:
+    """Wait until the store has the keys; whether it has. Raises JobFailed where the store is gone. check: called now and then."""
     end_s = monotonic() + within_s
     while (turn_s := min(end_s - monotonic(), TURN_S)) > LEAST_S:
         if _asked(partial(_has_come, store, keys, turn_s), turn_s + ANSWER_S):
             return True
+        check()
     return False
 
 

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from nalb.errors import InputError
 from nalb.failures import Cause, Failure, JobFailed
 from tests.torch import ranks
 
@@ -31,6 +32,24 @@ def test_ranks_meet_where_the_store_has_keys_of_others() -> None:
             (name,) = set(all_ranks.map(lambda rank: meet(store, rank, 3), range(3)))
         names.append(name)
     assert len(set(names)) == 2
+
+
+@pytest.mark.torch
+def test_a_rank_hears_of_another_process_that_has_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The third rank is missing, since somebody has given two processes the number of the second one."""
+    import torch.distributed as dist
+
+    from nalb.torch import job
+
+    monkeypatch.setattr(job, "TURN_S", 0.2)
+    store = dist.HashStore()
+    store.set_timeout(timedelta(seconds=2))
+    with ThreadPoolExecutor(3) as pool:
+        ended = [pool.submit(job.meet, store, rank, 3) for rank in (0, 1, 1)]
+        errors = [one.exception() for one in ended]
+    assert sorted(type(one).__name__ for one in errors) == ["InputError", "JobFailed", "JobFailed"], errors
+    (refused,) = (one for one in errors if isinstance(one, InputError))
+    assert str(refused).startswith("another process has come as rank 1: give each process a RANK of its own")
 
 
 @pytest.mark.torch

@@ -58,21 +58,13 @@ class OtherWay:
         needed_s = None if shares is None else known.exchange_s(shares, float(shares.sum()), is_planned=False)
         return math.inf if needed_s is None else needed_s
 
-    def judge_plan(
-        self,
-        iteration_s: float,
-        exchange_s: float,
-        took_s: float,
-        is_explained: bool,
-        known: Known,
-        early_saves_s: float = 0.0,
-    ) -> None:
+    def judge_plan(self, iteration_s: float, exchange_s: float, known: Known, early_saves_s: float = 0.0) -> None:
         """Take in an iteration that followed the measured links.
 
-        exchange_s: as of Routing.judge_plan. took_s: from first push to last pull. is_explained: the estimates hold and explain it.
-        early_saves_s: what workers waited for its plan, and would not once plans are made early; 0: they never are.
+        exchange_s: from first push to last pull. early_saves_s: what workers waited for its plan, and would not once plans are made
+        early; 0: they never are.
         """
-        is_delayed = delay_sets_pace(known.round_trip_s, took_s)
+        is_delayed = delay_sets_pace(known.round_trip_s, exchange_s)
         self._unlike = self._unlike + 1 if is_delayed != self.is_equal else 0
         if self._unlike >= self._rules.look_iterations and not self._routing.is_settled:
             self.is_equal, self._unlike = is_delayed, 0
@@ -80,7 +72,7 @@ class OtherWay:
         # Messages that wait for round trips look like slow links, so links are not asked there.
         links_s = 0.0 if self.is_equal else self.links_s(known)
         plan_s = iteration_s - early_saves_s if is_delayed else iteration_s
-        self._routing.judge_plan(plan_s, exchange_s, is_explained, links_s, self.is_equal)
+        self._routing.judge_plan(plan_s, exchange_s, links_s, self.is_equal)
 
     def judge(self, iteration_s: float) -> None:
         """Take in an iteration that went the other way."""

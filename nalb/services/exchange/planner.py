@@ -54,7 +54,7 @@ class Planner:
         self.chosen = self.precisions.wanted  # of the present layout's plans
         self.present: Planned | None = None  # the last plan since tensors were cut
         self._last: dict[str, Distribution] = {}  # each scheme's last plan, by its name
-        self._slots, self._other, self._rules = slots, other, rules
+        self._slots, self._other = slots, other
         self._trust, self._early = Trust(rules), EarlyPlans(rules)
         self._begins_block, self._plans_early = False, plans_early
         self._is_far = False  # delay counted when the last plan was made
@@ -238,10 +238,9 @@ class Planner:
             self._early.judge(finished.took_s, wait_s, learned.is_refuted)
             self._is_fresh = self.present is not None and self.present.decision.kind is DecisionKind.PLANNED
         if decision.scheme.may_leave_routing:  # else another scheme's plans are compared
-            is_explained = not (outcome.is_late(self._rules) or learned.is_refuted)
             iteration_s = finished.iteration_s or finished.took_s
             early_saves_s = finished.plan_wait_s if self._plans_early else 0.0
-            self._other.judge_plan(iteration_s, outcome.took_s, finished.took_s, is_explained, known, early_saves_s)
+            self._other.judge_plan(iteration_s, finished.took_s, known, early_saves_s)
         return learned.shared_uplinks
 
     def note_unmeasured(self, iteration_s: float) -> None:

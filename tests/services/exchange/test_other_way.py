@@ -29,7 +29,7 @@ def test_links_need_what_the_loads_take_by_lower_bounds_of_rates():
 def way_after(own, took_s):
     """Whether equal shares are the other way after plans that took so long each, at a round trip of 0.1 s."""
     for one in took_s:
-        own.judge_plan(one, one, one, is_explained=True, known=FAR)
+        own.judge_plan(one, one, known=FAR)
     return own.is_equal
 
 
@@ -61,7 +61,7 @@ def test_a_wait_that_early_plans_will_save_does_not_count_against_plans():
     for early_saves_s in (0.0, 0.2):
         own = OtherWay(None, Routing())
         for _ in range(3):
-            own.judge_plan(DELAYED_S + 0.2, DELAYED_S, DELAYED_S, True, FAR, early_saves_s)
+            own.judge_plan(DELAYED_S + 0.2, DELAYED_S, FAR, early_saves_s)
         for _ in range(RULES.trial_iterations):
             assert own.choose(1)
             own.judge(DELAYED_S + 0.1)

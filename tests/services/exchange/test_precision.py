@@ -16,6 +16,7 @@ from nalb.services.exchange.job_nodes import JobNodes
 from nalb.services.exchange.knowledge import FinishedIteration
 from nalb.services.exchange.messages import TensorSpec
 from nalb.services.exchange.plan_events import explain_iteration
+from nalb.services.exchange.planes import AGENTS_WITHOUT_RING
 from nalb.services.exchange.planner import new_planner
 from nalb.simulation.exchange import exchange
 
@@ -32,7 +33,7 @@ class Job:
         names = [f"n{i}" for i in range(len(rates_mbps))]
         ranks = {name: rank for rank, name in enumerate(names)}
         job = JobNodes.of(names, set(names), ranks)
-        self.planner = new_planner(job, ESTIMATORS[DEFAULT_ESTIMATOR], precision=precision)
+        self.planner = new_planner(job, ESTIMATORS[DEFAULT_ESTIMATOR], precision=precision, plane=AGENTS_WITHOUT_RING)
         self.cuts, self.iteration, self.precision = 0, 0, None
         self.cut()
 
