@@ -13,7 +13,7 @@ import errno
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
-SURE = 0.8  # part of the letters of two words that are alike where one is the other, misspelt. Choice.
+SURE = 0.85  # part of the letters of two words that are alike where one is the other, misspelt. Choice.
 NAMED = 10  # most names of nodes, keys and the like in one message; a job may have a thousand
 
 
@@ -79,9 +79,13 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f"did you mean {near[0]!r}? " if near else ""
 
 
-def misspelt(word: str, known: Iterable[str]) -> str | None:
-    """The known word that this one surely stands for, as a letter or two are wrong; None where there is none."""
-    return next(iter(get_close_matches(word, list(known), n=1, cutoff=SURE)), None)
+def misspelt(word: str, known: Sequence[str]) -> str | None:
+    """The known word that this one surely stands for, as a letter or two are wrong; None where there is none.
+
+    A known word with others behind it is a name of its own, such as COORDINATOR_PORT, which Kubernetes sets for a service.
+    """
+    near = [] if any(word.startswith(f"{one}_") for one in known) else get_close_matches(word, known, n=1, cutoff=SURE)
+    return near[0] if near else None
 
 
 def as_text(words: str) -> str:

@@ -382,8 +382,13 @@ def options_in(environ: Mapping[str, str]) -> dict[str, Any]:
     """
     known = [*(variable.name for variable in DECLARED.values()), *OF_PROCESS]
     options = [name.removeprefix(PREFIX) for name in known]  # which alone tells names apart
-    for name in environ:
-        if name.startswith(PREFIX) and name not in known and (meant := misspelt(name.removeprefix(PREFIX), options)):
+    for name, value in environ.items():
+        if (
+            value
+            and name.startswith(PREFIX)
+            and name not in known
+            and (meant := misspelt(name.removeprefix(PREFIX), options))
+        ):
             raise InputError(f"environment variable {name} is unknown: write {PREFIX}{meant}, or unset it")
     return {
         name: variable.words.read(variable.name, environ[variable.name])

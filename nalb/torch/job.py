@@ -326,7 +326,9 @@ def told_by_all(
 
     if not _await(store, keys, within_s, check) and not _asked(partial(store.check, keys), ANSWER_S):
         raise _absent(store, keys, f"told its {name} within {within_s:g} s", rank, nodes)
-    return _told(store, keys)
+    told = _told(store, keys)
+    _check_own(told[rank], own, rank)
+    return told
 
 
 def _check_own(told: Any, own: Any, rank: int) -> None:

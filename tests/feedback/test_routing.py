@@ -77,10 +77,38 @@ def test_what_takes_longer_is_tried_for_a_hundredth_of_the_time(own_s):
     assert took_s <= (1 + 1.2 * RULES.look_price) * len(word)
 
 
-@pytest.mark.parametrize("own_s", [0.01, 100.0])
-def test_both_ways_are_looked_at_however_much_they_differ(own_s):
+def test_plans_are_looked_at_however_long_they_take():
+    assert max(stretches(play(Routing(), 5000, 1.0, 0.01), "o")) <= RULES.longest_rest + TRIAL
+
+
+@pytest.mark.parametrize("own_s", [3.0, 7.0, 100.0])
+def test_trials_that_cost_much_end_early_and_become_rare(own_s):
     word = play(Routing(), 5000, 1.0, own_s)
-    assert max(stretches(word, "o") + stretches(word, "p")) <= RULES.longest_rest + TRIAL
+    trials, rests = stretches(word, "o"), stretches(word, "p")
+    assert set(trials) == {2 if own_s > 4 else 3}, "the first iteration is not counted"
+    assert rests[1:3] == [
+        min(math.ceil(trials[0] * (own_s - 1) / RULES.look_price), k * RULES.longest_rest) for k in (1, 2)
+    ]
+    late_s = sum(own_s for one in word[2500:] if one == "o")
+    assert late_s <= 2 * own_s * max(1, 2500 * RULES.look_price / (own_s - 1))
+
+
+def test_a_trial_that_ends_early_is_not_begun_by_what_was_chosen_before():
+    routing = Routing()
+    play(routing, SURE, 1.0, 9.0)
+    for _ in range(3):
+        assert routing.choose_own() == 1
+    routing.judge_own(9.0)
+    routing.judge_own(9.0)
+    assert routing.choose_own() == 0
+    routing.judge_own(0.1)  # the third of them
+    assert play(routing, 200, 1.0, 9.0) == 200 * "p"
+
+
+def test_slow_plans_of_the_past_ask_for_no_trial_where_the_last_ones_are_quicker():
+    routing = Routing()
+    play(routing, 5, 4.5, 3.9, own_links_s=3.8)
+    assert play(routing, 200, 1.0, 3.9, own_links_s=3.8) == 200 * "p"
 
 
 def test_the_first_iteration_of_a_trial_makes_buffers_and_is_not_counted():
@@ -250,10 +278,10 @@ def test_such_an_iteration_says_nothing_where_links_would_take_longer():
 def test_such_a_trial_that_shows_otherwise_is_not_made_again():
     routing = Routing()
     routing.note_direct(0.5)
-    assert play(routing, LOOK + TRIAL, 1.0, 2.0, own_links_s=0.9) == LOOK * "p" + TRIAL * "o"
+    assert play(routing, LOOK + TRIAL, 1.0, 1.5, own_links_s=0.9) == LOOK * "p" + TRIAL * "o"
     for _ in range(100):
-        assert play(routing, LOOK + 2, 1.0, 2.0, own_links_s=1.5) == (LOOK + 2) * "p"
-        assert play(routing, LOOK, 1.0, 2.0, own_links_s=0.9) == LOOK * "p"
+        assert play(routing, LOOK + 2, 1.0, 1.5, own_links_s=1.5) == (LOOK + 2) * "p"
+        assert play(routing, LOOK, 1.0, 1.5, own_links_s=0.9) == LOOK * "p"
 
 
 def test_a_trial_is_over_when_its_last_iteration_is():

@@ -53,6 +53,23 @@ def test_a_rank_hears_of_another_process_that_has_its_number(monkeypatch: pytest
 
 
 @pytest.mark.torch
+def test_what_another_process_told_in_ones_place_is_noticed_where_nobody_is_missing() -> None:
+    import torch.distributed as dist
+
+    from nalb.torch.job import told_by_all
+
+    class Shared(dist.HashStore):
+        def wait(self, keys: list[str], within: timedelta) -> None:
+            self.set("word1", '"of the other"')
+            super().wait(keys, within)
+
+    store = Shared()
+    store.set("word0", '"first"')
+    with pytest.raises(InputError, match="another process has come as rank 1: "):
+        told_by_all(store, "word", 1, 2, "own")
+
+
+@pytest.mark.torch
 def test_a_rank_whose_agent_is_missing_is_named_in_time() -> None:
     import torch.distributed as dist
 
