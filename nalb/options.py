@@ -24,14 +24,9 @@ from nalb.tokens.shape import read_weights
 from nalb.tokens.stragglers import FORMS, Stragglers
 
 PREFIX = "NALB_"  # of all environment variables of nalb's
-OF_PROCESS = (
-    "NALB_NODE",
-    "NALB_ADDRESS",
-    "NALB_ADDRESSES",
-    "NALB_COORDINATOR",
-    "NALB_KEYS",
-    "NALB_LEVEL",
-)  # who a process is
+OF_PROCESS = (  # variables that say who a process is
+    "NALB_NODE", "NALB_ADDRESS", "NALB_ADDRESSES", "NALB_COORDINATOR", "NALB_KEYS", "NALB_LEVEL",
+)  # fmt: skip
 BATCH_MOST = 1 << 31  # samples
 STALENESS_MOST = 1_000_000_000  # iterations: as good as without end
 JOINT_BATCHING = JOINT.name  # the batch scheme that belongs to the distribution scheme of that name
