@@ -14,7 +14,8 @@ from nalb.errors import CheckpointError, InputError, JobError, StoreError, print
 
 DETAIL_MOST = 4096  # characters
 NOT_LEFT = (
-    "ended with 0 without leaving the job: end the script by its last line or by sys.exit, not by os._exit or exec"
+    "ended with 0 without leaving the job: end the script by its last line or by sys.exit, not by os._exit or exec, or leave before"
+    " that by torch's destroy_process_group()"
 )
 
 

@@ -176,7 +176,7 @@ def _goes_on(checkpoints: Path | None) -> str:
         folders = sorted(one for one in checkpoints.glob("*") if one.is_dir())  # of a script with several Checkpoints
         if within := list(filter(None, map(_newest_in, folders))):
             return f"from {listed(within)}"
-        return f"from the beginning: no checkpoint{damaged} in {checkpoints}"
+        return f"from where the script begins: no checkpoint of nalb's{damaged} in {checkpoints}"
     return f"from iteration {progress.iteration} (epoch {progress.epoch}, batch {progress.batch}){damaged}"
 
 

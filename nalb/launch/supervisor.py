@@ -257,16 +257,20 @@ class Job:
 
     def _failure(self) -> JobFailed:
         culprits = _culprits(self._failed)
-        child = (culprits or [child for child in self._failed if child.failure is not None] or self._failed)[0]
+        telling = [(child.failure.culprit is None, child) for child in self._failed if child.failure is not None]
+        telling.sort(key=lambda one: one[0])  # who hears nothing from the coordinator does not know why
+        child = (culprits or [child for _, child in telling] or self._failed)[0]
         ending = child.poll()
         assert ending is not None
         self._readers[self.children.index(child)].join(timeout=1.0)  # its last words
         told = child.failure if ending.is_explained else None
         if not culprits and told is not None:  # the coordinator's verdict, which every process repeats
             others = [one for one in self.children if not told.is_of(one.spec.role, one.spec.node)]
-            silent = [child for child in self.children if told.is_of(child.spec.role, child.spec.node)]
-            if told.cause is Cause.SILENT and any(map(_ended_well, silent)):
-                told = replace(told, cause=Cause.ENDED, detail=NOT_LEFT)
+            if told.cause in (Cause.SILENT, Cause.ENDED):
+                role = WORKER if told.role == "agent" else told.role  # which is no child, and has only lost its worker
+                named = [one for one in self.children if (one.spec.role, one.spec.node) == (role, told.node)]
+                if any(map(_ended_well, named)):
+                    told = replace(told, cause=Cause.ENDED, role=role, detail=NOT_LEFT)
             if told.cause is Cause.ABSENT:
                 told = replace(told, detail=told.detail + next(filter(None, map(self._lost.of, self.children)), ""))
             if told.cause is Cause.LINGERING:
@@ -274,7 +278,9 @@ class Job:
             elif stopped := [one.spec.name for one in others if one.stopped_at() is not None]:
                 told = replace(told, detail=f"{told.detail} ({listed(stopped)} stopped by a signal)")
             return JobFailed(told, ending.exit_code, f"logs: {self._log_dir}")
-        why = told.detail if told else child.last_line() if ending.is_explained else ""
+        # of one that a signal has killed, its agent knows only that it is gone
+        knows = told is not None and (told.role == child.spec.role or ending.exit_code <= 128)
+        why = told.detail if told and knows else child.last_line() if ending.is_explained else ""
         detail = f"{ending.what}: {why}{remedy_of(why)}" if why else ending.what
         if self.is_gathering():
             detail += self._lost.of(child)
@@ -420,11 +426,14 @@ def _culprits(failed: list[LocalProcess]) -> list[LocalProcess]:
 def _blames_another(child: LocalProcess) -> bool:
     """Whether it ended by itself and repeats the coordinator's verdict, as scripts do that PyTorch ends by an exception.
 
-    A failure of no node is a verdict too, unless its cause is PROCESS or INPUT: then it is this process's own.
+    A failure of no node is a verdict too, unless its cause is PROCESS or INPUT: then it is this process's own. Who hears nothing
+    from the coordinator names itself, and is at no fault.
     """
     ending, told = child.poll(), child.failure
     if ending is None or not ending.is_explained or told is None:
         return False
+    if told.cause is Cause.NO_COORDINATOR:
+        return True
     return told.cause not in {Cause.PROCESS, Cause.INPUT} if told.node is None else told.node != child.spec.node
 
 

@@ -139,6 +139,7 @@ class Front:
         self.why_in_vain: Callable[[], str | None] = lambda: None
         self.spins = False  # whether the script's threads may compute while they wait for other ranks
         self._callers = {threading.main_thread().ident or 0: os.getpid()}  # the kernel's numbers of threads by Python's
+        self._called, self._is_one_thread = set[int](), True  # threads that have begun sums or collectives
         self.waited_s = 0.0  # in `place`
         self._in_order = threading.RLock()  # one call at a time: the order of calls is alike on all ranks
         self._news = threading.Condition()  # guards what follows
@@ -313,6 +314,11 @@ class Front:
     def note_caller(self) -> None:
         """Take in that this thread is one of the script's: it may train elsewhere than in its main thread."""
         self._callers[threading.get_ident()] = threading.get_native_id()
+        self._called.add(threading.get_ident())
+        if len(self._called) > 1 and self._is_one_thread:
+            self._is_one_thread = False
+            with suppress(OSError):  # the agent has ended: what is called meets it
+                self.agent.send(o.SeveralThreads())
 
     def await_sums(self) -> None:
         """Wait until all sums that have begun are there. Raises JobFailed."""
@@ -466,10 +472,10 @@ class Front:
 
     def send(self, order: o.FromTraining, descriptor: int | None = None) -> None:
         """Send an order. Raises JobFailed where the agent has ended: its last words say why."""
-        try:
+        with suppress(OSError):
             self.agent.send(order, descriptor)
-        except OSError:
-            self._wait(lambda: False)
+            return
+        self._wait(lambda: False)
 
     def await_error(self) -> None:
         """Wait until the agent says why the job ends, for GRACE_S at most."""

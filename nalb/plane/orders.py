@@ -19,6 +19,7 @@
     T -> A  RingBegun          a sum by the ring begins
     T -> A  RingDone(k)        iteration k was summed by the ring
     T -> A  ByGloo             the script begins a collective of all ranks that is gloo's alone
+    T -> A  SeveralThreads     another thread of the script's begins sums too
     T -> A  WriteKept          what rounding took is to be in a file, after the sums before
     A -> T  KeptWritten        it is there
     T -> A  ReadKept           go on with what that file holds
@@ -148,6 +149,10 @@ class ByGloo(Order, frozen=True):
     """The script begins a collective of all ranks that is gloo's alone, such as a barrier."""
 
 
+class SeveralThreads(Order, frozen=True):
+    """More than one thread of the script begins sums and collectives from now on."""
+
+
 class WriteKept(Order, frozen=True):
     """What rounding took is to be in this file, once the sums before are there."""
 
@@ -178,7 +183,7 @@ class Ended(Order, frozen=True):
 
 FromTraining = (
     Start | Peers | Segment | Called | TensorList | JoinBatching | Computed | Sum | Ready | BreakOff | RingBegun | RingDone | ByGloo
-    | WriteKept | ReadKept | Leave
+    | SeveralThreads | WriteKept | ReadKept | Leave
 )  # fmt: skip
 FromAgent = Listening | AllJoined | CallAgreed | Route | Finish | BatchSizes | Summed | KeptWritten | Ended
 

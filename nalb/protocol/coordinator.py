@@ -20,7 +20,7 @@ from nalb.failures import Cause, Failure, Moment, Phase, carried, render
 from nalb.protocol import wire
 from nalb.protocol.members import Members
 from nalb.protocol.observers import Observers, Outgoing
-from nalb.protocol.participant import Process, left_behind
+from nalb.protocol.participant import Process, crossed, left_behind
 from nalb.protocol.service import Service
 from nalb.settings import Settings
 
@@ -243,7 +243,8 @@ class Coordinator:
             return self._leave(process, now_s)
         if isinstance(message, wire.Report):
             process.note(message, now_s)
-            if why := left_behind(process, self.members.left):
+            workers, still_s = self.members.workers, self._settings.silence_s
+            if why := left_behind(process, self.members.left) or crossed(process, workers, now_s, still_s):
                 return why
         return self._ask(lambda one: one.take(process, message, now_s), self._takers[type(message)])
 

@@ -23,6 +23,9 @@ class Process:
     ready_s: float = 0.0  # when it said so first
     summed: int = 0  # likewise, whose sums are back
     by_gloo: int = 0  # collectives that nalb leaves to gloo
+    counted_s: float = 0.0  # when it said first that it has begun so many of both
+    is_ordered: bool = True  # one thread has begun all of them
+    is_compared: bool = False  # `crossed` has looked at these counts
     round_trip_s: float = 0.0  # to the farthest of the others; 0: not known
     is_bbr: bool = False  # TCP's congestion control is BBR to all that are far
     drops: int = 0  # samples that it lost so far
@@ -30,9 +33,12 @@ class Process:
 
     def note(self, report: wire.Report, now_s: float) -> None:
         """Take in what a report says of the process's state."""
-        self.exchanging, self.calls, self.drops = report.exchanging, report.calls, report.drops
+        self.exchanging, self.drops = report.exchanging, report.drops
         self.round_trip_s, self.is_bbr = report.round_trip_s, report.is_bbr
-        self.summed, self.by_gloo = report.summed, report.by_gloo
+        if (report.calls, report.by_gloo) != (self.calls, self.by_gloo):
+            self.counted_s, self.is_compared = now_s, False
+        self.calls, self.by_gloo, self.is_ordered = report.calls, report.by_gloo, report.is_ordered
+        self.summed = report.summed
         if report.ready != self.ready:
             self.ready, self.ready_s = report.ready, now_s
         if report.computed != self.computed:
@@ -101,4 +107,25 @@ def left_behind(process: Process, left: list[Process]) -> Failure | None:
             if theirs < own:
                 detail = f"left after {theirs} {what}, {process.name} has begun {own}: all workers must "
                 return behind.failure(Cause.UNEQUAL, detail + "make the same number of steps")
+    return None
+
+
+def crossed(process: Process, workers: list[Process], now_s: float, still_s: float) -> Failure | None:
+    """Why a process and another one wait for each other for ever, if so: one for a sum by nalb, the other for one by gloo.
+
+    still_s: for how long neither may have begun anything. Of two that begin the same in the same order, one is ahead of the other
+    in both counts. Two that are not may still go on where groups differ, or threads do. So they get time, and must have one thread.
+    """
+    if process.is_compared or now_s - process.counted_s < still_s:
+        return None
+    process.is_compared = True  # once for all: whoever of two is still later looks at both
+    for other in workers:
+        less, more = (process, other) if process.by_gloo < other.by_gloo else (other, process)
+        may_move = now_s - other.counted_s < still_s or not (process.is_ordered and other.is_ordered)
+        if not may_move and less.by_gloo < more.by_gloo and less.calls > more.calls:
+            detail = (
+                f"has begun {more.by_gloo} collectives by gloo and {more.calls} sums and broadcasts by nalb, {less.name} "
+                f"{less.by_gloo} and {less.calls}: all workers must make the same calls in the same order"
+            )
+            return more.failure(Cause.UNEQUAL, detail)
     return None

@@ -33,7 +33,7 @@ from nalb.planning.nodes import Capacities, Node
 from nalb.planning.sites import Sites, Uplinks
 from nalb.settings import NODE_MOST
 
-VERSION = 25
+VERSION = 26
 # Round trips, in s: shorter ones fit into queues, longer ones need pacing (measured at 0.05 ms: pacing changes nothing).
 FAR_S = 0.005
 # A message beyond a bound ends the job. So each bound is out of reach of 1,000 nodes for years, or the sender keeps it too.
@@ -107,6 +107,7 @@ class Report(Message, frozen=True):
     resent: Count = 0  # packets that TCP has sent again on its connections with other nodes so far
     by_gloo: Count = 0  # PyTorch's collectives of all ranks that nalb leaves to gloo, so far
     iteration: Last = -1  # of all its samples; -1: not known, as MXNet's messages do not say it
+    is_ordered: bool = True  # one thread has made all of `calls` and `by_gloo`, so the script alone says their order
 
 
 class Still(Message, frozen=True):

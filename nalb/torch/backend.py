@@ -27,6 +27,7 @@ from msgspec.structs import replace
 
 from nalb.errors import InputError, one_line
 from nalb.failures import Cause, of_script
+from nalb.options import options_in
 from nalb.plane.front import Front
 from nalb.process.address import own_name
 from nalb.process.last_words import tell_launcher
@@ -432,5 +433,7 @@ def create(options: Any, backend_options: object) -> NalbGroup:
             # has forked runs finalizers at its end, and nothing of atexit.
             atexit.register(_leave)
             Finalize(None, _leave, exitpriority=0)
+        if _job is None or not _job.is_needed:  # no agent reads them; not sooner: others would wait for this rank
+            options_in(os.environ)
     job = _job if is_default or size == dist.get_world_size() else None
     return NalbGroup(options, dist.PrefixStore(_meeting, store), job, nccl_options=backend_options)

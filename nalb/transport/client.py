@@ -65,6 +65,7 @@ class Noted(TypedDict, total=False):
     ready: int  # the script's calls up to the last one whose arrays are computed; MXNet tells of direct ones
     summed: int  # likewise, whose sums are back
     by_gloo: int  # the script's collectives that are gloo's alone, so far
+    is_ordered: bool  # one thread has made all of these and of `calls`
     ways: Ways  # the connections to other nodes
 
 
@@ -92,7 +93,8 @@ class Client:
         self._keys, self._cores = keys, Cores()
         self._outbox: queue.SimpleQueue[wire.Message | Noted | _End] = queue.SimpleQueue()
         self._noted: Noted = {
-            "exchanging": -1, "computed": -1, "calls": 0, "ready": 0, "summed": 0, "by_gloo": 0, "ways": Ways(),
+            "exchanging": -1, "computed": -1, "calls": 0, "ready": 0, "summed": 0, "by_gloo": 0,
+            "is_ordered": True, "ways": Ways(),
         }  # fmt: skip
         self._arrived = threading.Condition()
         self._inbox: list[wire.Message] = []
@@ -308,7 +310,7 @@ class Client:
         return wire.Report(
             now_s, now["exchanging"], rows, drops, now["calls"], now["computed"], *ways[:3], used_s, cores,
             ready=now["ready"], summed=now["summed"], resent=ways.resent, by_gloo=now["by_gloo"],
-            iteration=iteration,
+            iteration=iteration, is_ordered=now["is_ordered"],
         )  # fmt: skip
 
     def _handle(self, message: wire.Message) -> None:

@@ -306,6 +306,8 @@ def judge(case: Case, code: int, output: str, failures: list[Failure]) -> tuple[
     else:
         of_coordinator = (Cause.COORDINATOR, Cause.NO_COORDINATOR) if case.victim == "scheduler" else ()
         is_named = any(one.is_of(case.victim, case.node) or one.cause in of_coordinator for one in failures)
+        if (case.fault, case.victim) == ("stop", "scheduler"):  # who hears nothing from it has not failed
+            is_named &= not any("exited with" in one.detail for one in failures)
     when = case.victim == "launcher" or all(failure.has_moment for failure in failures)
     is_well = not case.restarts or case.victim == "launcher" or (code == 0 and len(failures) == 1)
     what += ", restarted, ended well" if case.restarts and code == 0 else ""

@@ -102,7 +102,7 @@ def test_restarts_say_where_the_job_goes_on(tmp_path: Path) -> None:
     assert [one.run_dir for one in attempts] == [tmp_path, tmp_path / "restart-1"]
     assert said == [
         f"nalb launch: {render(failure.failure)}; restart 1 of 3 on all nodes, "
-        f"from the beginning: no checkpoint in {checkpoints}"
+        f"from where the script begins: no checkpoint of nalb's in {checkpoints}"
     ]
     for name, iteration in (("critic", 20), ("generator", 30)):
         (checkpoints / name).mkdir(parents=True)

@@ -238,6 +238,48 @@ def test_a_worker_that_ended_with_0_and_is_silent_has_not_left(tmp_path: Path) -
     assert error.failure == replace(silent, cause=Cause.ENDED, detail=NOT_LEFT)
 
 
+def test_a_worker_that_ended_with_0_and_is_lost_by_its_agent_has_not_left(tmp_path: Path) -> None:
+    ended = tmp_path / "ended"
+    lost = Failure(cause=Cause.ENDED, detail="lost its training process", role="agent", node="n2", iteration=3)
+    code = once_there(ended, telling(lost, "raise SystemExit(4)"))
+    ends = f"import os; open({str(ended)!r}, 'w').close(); os._exit(0)"
+    error = failure_of(tmp_path, [spec("scheduler", "n0", code), spec("worker", "n2", ends)])
+    assert error.failure == replace(lost, role="worker", detail=NOT_LEFT)
+
+
+def test_a_worker_that_an_agent_has_lost_is_told_by_its_own_last_words(tmp_path: Path) -> None:
+    lost = Failure(cause=Cause.ENDED, detail="lost its training process", role="agent", node="n2", iteration=3)
+    aborts = telling(lost, "print('no such kernel', flush=True); import os; os.abort()")
+    error = failure_of(tmp_path, [spec("worker", "n2", aborts)])
+    assert error.failure == replace(lost, role="worker", detail="was killed by SIGABRT: no such kernel")
+
+
+def test_scripts_that_hear_nothing_from_a_stopped_coordinator_are_not_the_culprits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "CULPRIT_S", 0.5)
+    specs = [spec("scheduler", "n0", "import os; os.kill(os.getpid(), 19)")]
+    for node in ("n1", "n2"):
+        told = Failure(cause=Cause.NO_COORDINATOR, detail="has heard nothing", role="agent", node=node, iteration=3)
+        specs.append(spec("worker", node, "import time; time.sleep(0.5); " + telling(told, "raise SystemExit(1)")))
+    error = failure_of(tmp_path, specs)
+    assert (error.failure.cause, error.exit_code) == (Cause.NO_COORDINATOR, 1)
+    assert error.failure.detail == "has heard nothing (scheduler n0 stopped by a signal)"
+
+
+def test_the_coordinators_verdict_says_more_than_who_hears_nothing_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "SETTLE_S", 1.0)
+    ended = tmp_path / "ended"
+    deaf = Failure(cause=Cause.NO_COORDINATOR, detail="has heard nothing", role="agent", node="n2")
+    silent = Failure(cause=Cause.SILENT, detail="is silent", role="agent", node="n2")
+    first = f"import os; open({str(ended)!r}, 'w').close(); " + telling(deaf, "raise SystemExit(1)")
+    others = once_there(ended, "time.sleep(0.3); " + telling(silent, "raise SystemExit(1)"))
+    error = failure_of(tmp_path, [spec("worker", "n1", others), spec("worker", "n2", first)])
+    assert error.failure == silent
+
+
 def test_others_that_a_signal_has_stopped_are_told_with_the_verdict(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

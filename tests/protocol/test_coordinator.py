@@ -458,6 +458,40 @@ def test_who_begins_what_one_that_has_left_never_will_is_told(what, words):
     assert f"left after 3 {words}, worker n0 has begun 4" in verdict.detail
 
 
+def counts_told(w0, w1, is_ordered=True, goes_on=False):
+    """Both workers tell for ten seconds that they have begun so many sums and collectives by gloo; goes_on: one begins more."""
+    driver = Driver()
+    driver.gather()
+    driver.now_s = 100.0  # all have computed for long
+    for _ in range(40):
+        for worker, (calls, by_gloo) in (("w0", w0), ("w1", w1)):
+            report = wire.Report(driver.now_s, -1, [], 0, calls, by_gloo=by_gloo, is_ordered=is_ordered)
+            driver.say(worker, report)
+        driver.now_s += 0.25
+        w1 = (w1[0], w1[1] + goes_on)
+    return driver.state.verdict
+
+
+def test_two_that_wait_for_each_other_in_a_sum_and_in_a_collective_by_gloo_are_told():
+    verdict = counts_told((21, 5), (19, 6))
+    assert (verdict.cause, verdict.node, verdict.culprit) == (Cause.UNEQUAL, "n1", None)
+    assert "has begun 6 collectives by gloo and 19 sums and broadcasts by nalb, worker n0 5 and 21: " in verdict.detail
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"w0": (21, 5), "w1": (19, 5)},
+        {"w0": (21, 6), "w1": (21, 5)},
+        {"w0": (21, 6), "w1": (19, 5)},
+        {"w0": (21, 5), "w1": (19, 6), "is_ordered": False},
+        {"w0": (21, 5), "w1": (19, 6), "goes_on": True},
+    ],
+)
+def test_one_that_is_ahead_or_has_several_threads_or_goes_on_waits_for_nobody_for_ever(told):
+    assert counts_told(**told) is None
+
+
 def test_a_lost_sum_is_noticed_where_scripts_wait_for_it_within_an_iteration():
     """PyTorch's scripts may need a sum before they begin the next one, so that the iteration's gradients are never complete."""
     driver = Driver()

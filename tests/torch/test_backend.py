@@ -197,6 +197,13 @@ def test_a_rank_that_waits_in_gloo_for_one_that_has_left_ends_and_says_so() -> N
 
 
 @pytest.mark.torch
+def test_ranks_that_wait_for_each_other_in_gloo_and_in_a_sum_are_told() -> None:
+    ended = ranks.run("endings.py", "a small sum", size=2, within_s=60.0, **BY_PLANE)
+    require_named(ended, "collectives by gloo and")
+    assert not any("killed after" in one.output for one in ended)
+
+
+@pytest.mark.torch
 def test_a_rank_that_waits_in_gloo_without_a_connection_ends_all_and_is_told_why() -> None:
     require_named(
         ranks.run("endings.py", "cut off", size=2, within_s=100.0, **BY_PLANE), "gloo, which has lost a connection"

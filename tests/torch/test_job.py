@@ -207,6 +207,15 @@ def test_gloo_alone_with_keys_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.torch
+@pytest.mark.parametrize("told", [{"NALB_SCHEME": "gloo"}, {"LOCAL_WORLD_SIZE": "2"}, {"WORLD_SIZE": "1"}])
+def test_a_misspelt_variable_is_an_error_where_no_agent_reads_it(told: dict[str, str]) -> None:
+    size = int(told.get("WORLD_SIZE", "2"))
+    ended = ranks.run("unlike.py", "NALB_PRECISON", *["int8"] * size, size=size, within_s=60.0, **told)
+    says = "InputError: environment variable NALB_PRECISON is unknown: write NALB_PRECISION, or unset it"
+    assert all(one.code and says in one.output for one in ended), [one.output for one in ended]
+
+
+@pytest.mark.torch
 def test_machines_with_unlike_versions_of_nalb_are_refused_at_once_on_all_ranks() -> None:
     ended = ranks.run("unlike.py", "version", "-", "-", "1", size=3, within_s=60.0)
     others = ["rank 2", "rank 2", "rank 0, rank 1"]
