@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from nalb.batching.schemes import BASELINES, DEFAULT_PREDICTOR
+from nalb.batching.schemes import BASELINES, DEFAULT_PREDICTOR, FEDERATED
 from nalb.errors import InputError, listed
 from nalb.options import (
     BATCH_MOST,
@@ -168,7 +168,7 @@ def check_agents(settings: Settings) -> None:
         raise InputError(f"environment variable {given[0]} is of MXNet alone: unset it")
     if settings.is_pure and settings.label is None:  # a comparison labels its job with gloo
         raise InputError(f"environment variable NALB_SCHEME={settings.scheme}: PyTorch alone is {GLOO.name}")
-    if settings.batching in (*BASELINES, "lb-bsp-federated"):
+    if settings.batching in (*BASELINES, FEDERATED):
         raise InputError(
             f"environment variable NALB_BATCHING={settings.batching} is of MXNet alone: choose another, or unset it"
         )

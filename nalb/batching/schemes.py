@@ -82,6 +82,7 @@ class BatchScheme:
     profiles: bool = False  # whether every worker makes a profile before training
 
 
+FEDERATED = "lb-bsp-federated"  # of scripts that average models in place of gradients
 SCHEMES: dict[str, BatchScheme] = {
     "off": BatchScheme(lambda _start, bounds, _job: Off(bounds), waits=False),
     "static": BatchScheme(lambda start, bounds, job: OpenLoop(start, bounds, job.power), waits=False),
@@ -90,9 +91,7 @@ SCHEMES: dict[str, BatchScheme] = {
         lambda _start, bounds, job: SpeedBalancer(bounds, job.predictors_or_default, SLACK), waits=True
     ),
     "lb-bsp-gpu": BatchScheme(lambda _start, bounds, _job: StepBalancer(bounds), waits=False),
-    "lb-bsp-federated": BatchScheme(
-        lambda start, bounds, _job: SpeedBalancer(bounds, [Ema() for _ in start]), waits=True
-    ),
+    FEDERATED: BatchScheme(lambda start, bounds, _job: SpeedBalancer(bounds, [Ema() for _ in start]), waits=True),
     "lbb": BatchScheme(
         lambda start, bounds, job: ThresholdTuner(start, bounds, job.curves), waits=False, profiles=True
     ),

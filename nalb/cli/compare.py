@@ -9,7 +9,7 @@ import argparse
 from dataclasses import replace
 from pathlib import Path
 
-from nalb.batching.schemes import BASELINES
+from nalb.batching.schemes import BASELINES, FEDERATED
 from nalb.batching.speed import require_library
 from nalb.cli.flags import (
     add_batch_flags,
@@ -63,6 +63,7 @@ DEFAULT_SCHEMES = {MXNET: "stock,average,auto", TORCH: "gloo,average,auto"}
 VGG = "vgg"  # the only model that --parallel trains
 ITERATIONS = 10  # of each scheme
 ROUNDS_MOST = 1000
+TRAINED = tuple(name for name in (*BATCHINGS, JOINT_BATCHING) if name != FEDERATED)  # by --train's scripts
 TOTAL = 512  # the default number of samples in an iteration of --parallel
 
 
@@ -82,7 +83,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--batching",
         metavar="A,B",
-        help="compare batch sizing instead, NAME or NAME@SCHEME, of: " + ", ".join([*BATCHINGS, JOINT_BATCHING]),
+        help="compare batch sizing instead, NAME or NAME@SCHEME, of: " + ", ".join(TRAINED),
     )
     add_batch_flags(parser)
     parser.add_argument(
@@ -134,10 +135,15 @@ def parse_batchings(args: argparse.Namespace, schemes: list[Variant]) -> list[st
     names = parse_names("--batching", args.batching)
     for word in names:
         name, at, scheme = word.partition("@")
-        if name not in BATCHINGS and word != JOINT_BATCHING:
-            known = [*BATCHINGS, JOINT_BATCHING]
-            raise InputError(f"--batching: unknown {word!r}: {did_you_mean(name, known)}choose of {', '.join(known)}")
-        if at and (scheme not in SCHEMES or SCHEMES[scheme].sizes_batches or name in BASELINES):
+        if name == FEDERATED:
+            raise InputError(f"--batching {name} is of scripts that average models: give them to `nalb launch`")
+        if name not in TRAINED:
+            raise InputError(
+                f"--batching: unknown {word!r}: {did_you_mean(name, TRAINED)}choose of {', '.join(TRAINED)}"
+            )
+        if at and name in (*BASELINES, JOINT_BATCHING):
+            raise InputError(f"--batching {word!r}: {name} has no scheme: leave out @{scheme}")
+        if at and (scheme not in SCHEMES or SCHEMES[scheme].sizes_batches):
             raise InputError(
                 f"--batching {word!r}: no such scheme for it: choose of {', '.join(SCHEMES)} without {JOINT_BATCHING}"
             )
@@ -162,6 +168,8 @@ def parse_parallels(args: argparse.Namespace, schemes: list[Variant]) -> list[st
             )
         ways.append((name, SCHEMES[scheme or schemes[0].name]))
     check_token_flags(args, ways)
+    if words and args.batch_most:
+        raise InputError("--batch-most is of batch sizes: leave it out, or give --batching in place of --parallel")
     if words and (args.train != VGG or len(schemes) != 1):
         raise InputError(f"--parallel compares real training under one scheme: give --train {VGG} and one to --schemes")
     return words

@@ -9,7 +9,7 @@ import argparse
 import os
 from pathlib import Path
 
-from nalb.batching.schemes import BASELINES, PREDICTORS
+from nalb.batching.schemes import BASELINES, FEDERATED, PREDICTORS
 from nalb.batching.speed import require_library
 from nalb.cli.flags import (
     add_batch_flags,
@@ -225,7 +225,7 @@ def _check_framework(args: argparse.Namespace, framework: str, scheme: Scheme, e
         raise InputError(f"--scheme {scheme.name} is {scheme.meaning}, which does not encrypt: {remedy}")
     if args.batching and scheme is GLOO:
         raise InputError(f"--scheme {scheme.name} is {scheme.meaning}, without a coordinator: leave out --batching")
-    if args.batching in ("lb-bsp-federated", *BASELINES):
+    if args.batching in (FEDERATED, *BASELINES):
         raise InputError(f"--batching {args.batching} is of MXNet alone: leave it out")
     if args.predictor is not None and args.predictor not in PREDICTORS:
         raise InputError(f"--predictor {args.predictor} is of MXNet alone: choose one of {', '.join(PREDICTORS)}")

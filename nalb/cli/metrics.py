@@ -5,6 +5,7 @@ It reads the run directory alone.
 
 import argparse
 import os
+import sys
 import time
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from nalb.cli.flags import HIGH_PORT, LOOPBACK
 from nalb.errors import InputError, as_text
 from nalb.extras import require
 from nalb.launch.signals import exit_on_signals
+from nalb.live.following import Follower
 from nalb.live.tail import RunTail
 
 HIGH_PID = 1 << 22  # Linux has no higher ids
@@ -28,7 +30,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--address",
-        default=LOOPBACK,
         metavar="A",
         help=f"address to listen on (default: {LOOPBACK}); anyone there may read",
     )
@@ -41,9 +42,12 @@ def main(args: argparse.Namespace) -> int:
     A damaged record ends it too, once a scrape has met the damage.
     """
     if args.tensorboard is not None:
+        if args.address is not None or args.process is not None:
+            raise InputError("--address and --while need --port: --tensorboard ends with the job")
         require("tensorboardX", "nalb metrics --tensorboard")
         from nalb.live.tensorboard import write  # tensorboardX is an extra
 
+        _require_own(args.run_dir)
         written = write(args.run_dir, args.tensorboard)
         print(as_text(f"nalb metrics: {written} iterations written to {args.tensorboard}"))
         return 0
@@ -55,9 +59,11 @@ def main(args: argparse.Namespace) -> int:
     from nalb.live.metrics import serving  # prometheus_client is an extra
 
     exit_on_signals()
+    _require_own(args.run_dir)
     try:
-        with serving(RunTail(args.run_dir), args.address, args.port) as (port, collector):
-            host = f"[{args.address}]" if ":" in args.address else args.address
+        address = args.address or LOOPBACK
+        with serving(RunTail(args.run_dir), address, args.port) as (port, collector):
+            host = f"[{address}]" if ":" in address else address
             print(as_text(f"nalb metrics: http://{host}:{port}/metrics has {args.run_dir}"), flush=True)
             while args.process is None or _is_there(args.process):
                 time.sleep(LOOK_S)
@@ -66,6 +72,14 @@ def main(args: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         pass
     return 0
+
+
+def _require_own(run_dir: Path) -> None:
+    """Raise InputError for a run that has records of its jobs alone. Where there is none yet, say so."""
+    follower = Follower(run_dir)
+    if nothing := follower.nothing:
+        print(as_text(f"nalb metrics: {nothing}; waiting for one"), file=sys.stderr, flush=True)
+    follower.require_own()
 
 
 def _is_there(process: int) -> bool:

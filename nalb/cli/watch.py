@@ -12,9 +12,6 @@ from nalb.errors import InputError
 from nalb.launch.signals import exit_on_signals
 from nalb.live.following import Follower
 from nalb.live.view import line, screen
-from nalb.reporting.about_file import ABOUT
-from nalb.reporting.record import Timeline, without_iterations
-from nalb.reporting.run_file import SAMPLES
 
 LEAST_S, MOST_S = 0.1, 3600.0  # of --every
 
@@ -31,12 +28,11 @@ def main(args: argparse.Namespace) -> int:
     if not LEAST_S <= args.every <= MOST_S:
         raise InputError(f"--every {args.every:g}: give {LEAST_S:g} to {MOST_S:g} seconds")
     follower = Follower(args.run_dir)
-    if not follower.is_there:
-        nothing = f"{args.run_dir} holds nothing of a run: give the run directory that the job printed, or its --out"
+    if nothing := follower.nothing:
         if args.once:
             raise InputError(nothing)
         print(f"nalb watch: {nothing}; waiting for one", file=sys.stderr, flush=True)
-    _look(follower)
+    follower.look()
     console = new_console()
     if args.once or not (sys.stdout.isatty() and not console.is_dumb_terminal):
         _print_lines(follower, args.every, args.once)
@@ -46,7 +42,7 @@ def main(args: argparse.Namespace) -> int:
         while not follower.is_over(time.monotonic()):
             follower.tell_blindness()
             time.sleep(args.every)
-            _look(follower)
+            follower.look()
             live.update(screen(follower.state, follower.iterations), refresh=True)
         follower.look()  # what was written between the last look and the end
         follower.state.ended()
@@ -55,19 +51,12 @@ def main(args: argparse.Namespace) -> int:
     return 0
 
 
-def _look(follower: Follower) -> None:
-    """Take in what the run has appended. Raises InputError where the run has no record of its own, but one for each of its jobs."""
-    follower.look()
-    run_dir = follower.tail.run_dir
-    is_of_several = (run_dir / ABOUT).exists() and not (run_dir / SAMPLES).exists() and not follower.state.restarts
-    if is_of_several and any(run_dir.glob(f"*/{SAMPLES}")):
-        raise without_iterations(run_dir, Timeline())
-
-
 def _print_lines(follower: Follower, every_s: float, is_once: bool) -> None:
     """Print a line at each look that has something new."""
     shown, is_over = "", is_once
     while True:
+        if is_over and follower.tail.sees_end and not follower.tail.is_running:
+            follower.state.ended()
         told = line(follower.state, follower.iterations)
         if told != shown:
             print(f"nalb watch: {told}", flush=True)
@@ -77,6 +66,6 @@ def _print_lines(follower: Follower, every_s: float, is_once: bool) -> None:
         follower.tell_blindness()
         time.sleep(every_s)
         is_over = follower.is_over(time.monotonic())  # asked before the look, so that nothing written by then is missed
-        _look(follower)
+        follower.look()
     if not is_once:
         print("nalb watch: the job is over", flush=True)

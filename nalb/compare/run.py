@@ -163,9 +163,9 @@ def compare_batchings(request: CompareRequest, batchings: Sequence[str]) -> Batc
         for name in batchings:
             say(f"training {request.train} with batching {name}")
             results[name] = run_batching(name, request.network, command, options, request.run_dir / name)
-    total = sum(results[batchings[0]].sizes[0])
-    run = BatchingFile(request.network.name, f"train {request.train}", options.scheme, total, results)
-    write_batchings(request.run_dir, run)
+            total = sum(results[batchings[0]].sizes[0])
+            run = BatchingFile(request.network.name, f"train {request.train}", options.scheme, total, dict(results))
+            write_batchings(request.run_dir, run)  # now: the next training may fail
     return run
 
 
@@ -180,8 +180,8 @@ def compare_parallels(request: CompareRequest, ways: Sequence[str], total: int) 
             is_cut_by_time = way.partition("@")[0] == MODEL_PARALLEL
             job = [*command, "--stages", str(request.num_workers)] if is_cut_by_time else command
             results[way] = run_parallel(way, request.network, job, options, request.run_dir / way)
-    run = ParallelFile(request.network.name, f"train {request.train}", options.stragglers, results)
-    write_parallels(request.run_dir, run)
+            run = ParallelFile(request.network.name, f"train {request.train}", options.stragglers, dict(results))
+            write_parallels(request.run_dir, run)  # now: the next training may fail
     return run
 
 

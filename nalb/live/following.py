@@ -15,6 +15,7 @@ from nalb.live.state import FAILED, RUNNING, LiveState
 from nalb.live.tail import RunTail
 from nalb.process.own_program import own_argv
 from nalb.reporting.about_file import ABOUT, is_held, read_about
+from nalb.reporting.record import Timeline, without_iterations
 from nalb.reporting.run_file import SAMPLES
 
 # Without a coordinator's socket for so long, a failed job is over that might have been restarted. Before the next attempt the
@@ -37,15 +38,25 @@ class Follower:
         self._has_run = False
         self._is_told = False  # that the end cannot be seen
 
-    @property
-    def is_there(self) -> bool:
-        """Whether the directory holds anything of a run by now."""
-        return self.tail.is_running or any((self.tail.run_dir / name).exists() for name in (ABOUT, SAMPLES))
-
     def look(self) -> None:
-        """Take in what the run has appended. Raises InputError for a damaged file."""
+        """Take in what the run has appended. Raises InputError for a damaged file, and as `require_own` does."""
         for _ in self.fresh():
             pass
+        self.require_own()
+
+    def require_own(self) -> None:
+        """Raise InputError where the run has no record of its own, but one for each of its jobs."""
+        run_dir = self.tail.run_dir
+        is_of_several = (run_dir / ABOUT).exists() and not (run_dir / SAMPLES).exists() and not self.state.restarts
+        if is_of_several and any(run_dir.glob(f"*/{SAMPLES}")):
+            raise without_iterations(run_dir, Timeline())
+
+    @property
+    def nothing(self) -> str:
+        """What to tell where the directory holds nothing of a run; empty: it does."""
+        if self.tail.is_running or any((self.tail.run_dir / name).exists() for name in (ABOUT, SAMPLES)):
+            return ""
+        return f"{self.tail.run_dir} holds nothing of a run: give the run directory that the job printed, or its --out"
 
     def fresh(self) -> Iterator[AnyEvent]:
         """Take in what the run has appended, and yield each event after it. Raises InputError for a damaged file."""

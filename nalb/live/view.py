@@ -6,7 +6,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from nalb.live.state import FAILED, LiveState
+from nalb.live.state import FAILED, OVER, LiveState
 from nalb.reporting.pace import Pace
 from nalb.reporting.record import rate
 from nalb.reporting.step_costs import exposed_s
@@ -55,9 +55,11 @@ def _parts(state: LiveState, pace: Pace | None, iterations: int | None) -> list[
     parts.append(f"exchange {seconds(took_s)} s{over}, exposed {seconds(exposed_s(step))} s")
     parts += [pace.sentence] if pace.sentence else []
     left_s = state.left_s(iterations)
-    parts += [f"about {duration(left_s)} left"] if left_s is not None else []
+    parts += [f"about {duration(left_s)} left"] if left_s is not None and state.phase != OVER else []
     if state.phase == FAILED and state.news:
         parts.append(state.news[-1].words)
+    elif state.phase == OVER:
+        parts.append(OVER)
     return parts
 
 

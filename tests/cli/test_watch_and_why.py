@@ -130,6 +130,8 @@ def test_watch_prints_lines_where_there_is_no_terminal(run_dir, capsys):
     assert run(["watch", str(run_dir), "--once"]) == 0
     assert capsys.readouterr().out.startswith("nalb watch: average, iteration 6, 0.5 a second; exchange 2.000 s")
     write_about(run_dir, "1.2.3", ["launch"])
+    assert run(["watch", str(run_dir), "--once"]) == 0
+    assert capsys.readouterr().out.endswith("; over\n")
     assert run(["watch", str(run_dir), "--every", "0.1"]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "nalb watch: the job is over"
     assert sorted(path.name for path in run_dir.iterdir()) == ["about.json", "samples.jsonl"]

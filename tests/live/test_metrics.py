@@ -116,7 +116,30 @@ def test_a_damaged_record_ends_the_command_in_one_line(tmp_path):
     assert err.count("\n") == 1
 
 
+def test_metrics_of_a_run_of_several_trainings_name_them(tmp_path, capsys):
+    write_about(tmp_path, "1.2.3", ["compare"])
+    for name in ("off", "lb-bsp"):
+        (tmp_path / name).mkdir()
+        append(tmp_path / name, [READY, *iterations(1)])
+    for more in (["--port", "0"], ["--tensorboard", str(tmp_path / "board")]):
+        assert run(["metrics", str(tmp_path), *more]) == 2
+        assert f"has no iterations of its own: give one of {tmp_path / 'lb-bsp'}" in capsys.readouterr().err
+
+
+def test_metrics_wait_where_there_is_nothing_of_a_run_and_say_so(tmp_path):
+    words = [sys.executable, "-m", "nalb.cli.main", "metrics", str(tmp_path), "--port", "0"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
+        try:
+            assert f"{tmp_path} holds nothing of a run: give the run directory" in server.stderr.readline()
+            assert scraped(int(re.search(r":([0-9]+)/", server.stdout.readline())[1]))["nalb_iterations_total",] == 0
+        finally:
+            server.terminate()
+            server.communicate(timeout=20)
+
+
 def test_what_cannot_be_served_is_one_line(tmp_path, capsys):
+    assert run(["metrics", str(tmp_path), "--tensorboard", str(tmp_path), "--address", "::1"]) == 2
+    assert "--address and --while need --port" in capsys.readouterr().err
     assert run(["metrics", str(tmp_path / "absent"), "--port", "0"]) == 2
     assert run(["metrics", str(tmp_path), "--port", "70000"]) == 2
     err = capsys.readouterr().err
