@@ -257,9 +257,9 @@ class Job:
 
     def _failure(self) -> JobFailed:
         culprits = _culprits(self._failed)
-        telling = [(child.failure.culprit is None, child) for child in self._failed if child.failure is not None]
-        telling.sort(key=lambda one: one[0])  # who hears nothing from the coordinator does not know why
-        child = (culprits or [child for _, child in telling] or self._failed)[0]
+        telling = [child for child in self._failed if child.failure is not None]
+        telling.sort(key=_hears_nothing)  # who does knows less than the coordinator, whose verdict the others repeat
+        child = (culprits or telling or self._failed)[0]
         ending = child.poll()
         assert ending is not None
         self._readers[self.children.index(child)].join(timeout=1.0)  # its last words
@@ -267,7 +267,8 @@ class Job:
         if not culprits and told is not None:  # the coordinator's verdict, which every process repeats
             others = [one for one in self.children if not told.is_of(one.spec.role, one.spec.node)]
             if told.cause in (Cause.SILENT, Cause.ENDED):
-                role = WORKER if told.role == "agent" else told.role  # which is no child, and has only lost its worker
+                # an agent, which is no child, tells that its worker has ended, never that it has itself
+                role = WORKER if (told.cause, told.role) == (Cause.ENDED, "agent") else told.role
                 named = [one for one in self.children if (one.spec.role, one.spec.node) == (role, told.node)]
                 if any(map(_ended_well, named)):
                     told = replace(told, cause=Cause.ENDED, role=role, detail=NOT_LEFT)
@@ -417,10 +418,16 @@ def _culprits(failed: list[LocalProcess]) -> list[LocalProcess]:
     """
     codes = {child.spec.slug: ending.exit_code for child in failed if (ending := child.poll()) is not None}
     own = [child for child in failed if codes[child.spec.slug] != PeerError.exit_code and not _blames_another(child)]
-    named = {child.failure.node for child in failed if child not in own and child.failure is not None}
+    others = [child for child in failed if child not in own and not _hears_nothing(child)]
+    named = {child.failure.node for child in others if child.failure is not None}
     if named and not any(child.spec.node in named for child in own):
         own = [child for child in own if child.failure is not None or codes[child.spec.slug] > 128]
     return sorted(own, key=lambda child: codes[child.spec.slug] <= 128)
+
+
+def _hears_nothing(child: LocalProcess) -> bool:
+    """Whether it ends because it hears nothing from the coordinator."""
+    return child.failure is not None and child.failure.cause is Cause.NO_COORDINATOR
 
 
 def _blames_another(child: LocalProcess) -> bool:
@@ -432,7 +439,7 @@ def _blames_another(child: LocalProcess) -> bool:
     ending, told = child.poll(), child.failure
     if ending is None or not ending.is_explained or told is None:
         return False
-    if told.cause is Cause.NO_COORDINATOR:
+    if _hears_nothing(child):
         return True
     return told.cause not in {Cause.PROCESS, Cause.INPUT} if told.node is None else told.node != child.spec.node
 

@@ -160,7 +160,6 @@ class Agent:
 
     def _joined(self, client: Client, addresses: list[str], welcome: wire.Welcome) -> None:
         self._client = client
-        client.note(is_ordered=self._start.processes == 1)  # else threads hand on what a machine's ranks begin
         reach = Reachability(self._settings, client.fail, lambda ways: client.note(ways=ways))
         sites = sites_of(self._start.size, welcome.levels)
         links, tell = self._links, self._training.tell

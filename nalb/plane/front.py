@@ -139,7 +139,8 @@ class Front:
         self.why_in_vain: Callable[[], str | None] = lambda: None
         self.spins = False  # whether the script's threads may compute while they wait for other ranks
         self._callers = {threading.main_thread().ident or 0: os.getpid()}  # the kernel's numbers of threads by Python's
-        self._called, self._is_one_thread = set[int](), True  # threads that have begun sums or collectives
+        # threads that have begun sums or collectives, and the groups; more than one: no order is known
+        self._called, self._is_ordered = {(threading.get_ident(), "")}, True
         self.waited_s = 0.0  # in `place`
         self._in_order = threading.RLock()  # one call at a time: the order of calls is alike on all ranks
         self._news = threading.Condition()  # guards what follows
@@ -311,14 +312,19 @@ class Front:
         self._wait(lambda: not self._rings and not self._under_way)
         self.send(o.BreakOff())
 
-    def note_caller(self) -> None:
-        """Take in that this thread is one of the script's: it may train elsewhere than in its main thread."""
+    def note_caller(self, group: str) -> None:
+        """Take in that this thread is one of the script's: it may train elsewhere than in its main thread. group: as of `place`."""
         self._callers[threading.get_ident()] = threading.get_native_id()
-        self._called.add(threading.get_ident())
-        if len(self._called) > 1 and self._is_one_thread:
-            self._is_one_thread = False
+        self._called.add((threading.get_ident(), group))
+        if len(self._called) > 1:
+            self.note_unordered()
+
+    def note_unordered(self) -> None:
+        """Tell that ranks may begin sums and collectives by gloo in different orders, or count them differently."""
+        if self._is_ordered:
+            self._is_ordered = False
             with suppress(OSError):  # the agent has ended: what is called meets it
-                self.agent.send(o.SeveralThreads())
+                self.agent.send(o.Unordered())
 
     def await_sums(self) -> None:
         """Wait until all sums that have begun are there. Raises JobFailed."""

@@ -71,7 +71,7 @@ class RankIterations:
             orders.RingBegun: lambda order: client.note(calls=order.calls),
             orders.RingDone: self._ring_done,
             orders.ByGloo: lambda _: client.note(by_gloo=next(by_gloo)),
-            orders.SeveralThreads: lambda _: client.note(is_ordered=False),
+            orders.Unordered: lambda _: client.note(is_ordered=False),
             orders.WriteKept: self._write_kept,
             orders.ReadKept: lambda order: exchange.read_kept(Path(order.path)),
             orders.Leave: lambda _: leave(),

@@ -19,7 +19,7 @@
     T -> A  RingBegun          a sum by the ring begins
     T -> A  RingDone(k)        iteration k was summed by the ring
     T -> A  ByGloo             the script begins a collective of all ranks that is gloo's alone
-    T -> A  SeveralThreads     another thread of the script's begins sums too
+    T -> A  Unordered          their order may differ between ranks
     T -> A  WriteKept          what rounding took is to be in a file, after the sums before
     A -> T  KeptWritten        it is there
     T -> A  ReadKept           go on with what that file holds
@@ -149,8 +149,8 @@ class ByGloo(Order, frozen=True):
     """The script begins a collective of all ranks that is gloo's alone, such as a barrier."""
 
 
-class SeveralThreads(Order, frozen=True):
-    """More than one thread of the script begins sums and collectives from now on."""
+class Unordered(Order, frozen=True):
+    """From now on the order of sums and collectives by gloo may differ between ranks, or their count."""
 
 
 class WriteKept(Order, frozen=True):
@@ -183,7 +183,7 @@ class Ended(Order, frozen=True):
 
 FromTraining = (
     Start | Peers | Segment | Called | TensorList | JoinBatching | Computed | Sum | Ready | BreakOff | RingBegun | RingDone | ByGloo
-    | SeveralThreads | WriteKept | ReadKept | Leave
+    | Unordered | WriteKept | ReadKept | Leave
 )  # fmt: skip
 FromAgent = Listening | AllJoined | CallAgreed | Route | Finish | BatchSizes | Summed | KeptWritten | Ended
 

@@ -121,6 +121,7 @@ class Members:
         for process in self:
             process.last_heard_s = min(now_s, process.last_heard_s + by_s)
             process.last_direct_s = min(now_s, process.last_direct_s + by_s)
+            process.counted_s = min(now_s, process.counted_s + by_s)
 
     # ---- going
 

@@ -24,7 +24,7 @@ class Process:
     summed: int = 0  # likewise, whose sums are back
     by_gloo: int = 0  # collectives that nalb leaves to gloo
     counted_s: float = 0.0  # when it said first that it has begun so many of both
-    is_ordered: bool = True  # one thread has begun all of them
+    is_ordered: bool = True  # their order is alike on all processes that make the same calls
     is_compared: bool = False  # `crossed` has looked at these counts
     round_trip_s: float = 0.0  # to the farthest of the others; 0: not known
     is_bbr: bool = False  # TCP's congestion control is BBR to all that are far
@@ -114,15 +114,15 @@ def crossed(process: Process, workers: list[Process], now_s: float, still_s: flo
     """Why a process and another one wait for each other for ever, if so: one for a sum by nalb, the other for one by gloo.
 
     still_s: for how long neither may have begun anything. Of two that begin the same in the same order, one is ahead of the other
-    in both counts. Two that are not may still go on where groups differ, or threads do. So they get time, and must have one thread.
+    in both counts. Others may still go on, since nothing that they have begun need be waited for yet.
     """
     if process.is_compared or now_s - process.counted_s < still_s:
         return None
     process.is_compared = True  # once for all: whoever of two is still later looks at both
-    for other in workers:
+    for other in [one for one in workers if one.by_gloo != process.by_gloo]:
         less, more = (process, other) if process.by_gloo < other.by_gloo else (other, process)
         may_move = now_s - other.counted_s < still_s or not (process.is_ordered and other.is_ordered)
-        if not may_move and less.by_gloo < more.by_gloo and less.calls > more.calls:
+        if not may_move and less.calls > more.calls:
             detail = (
                 f"has begun {more.by_gloo} collectives by gloo and {more.calls} sums and broadcasts by nalb, {less.name} "
                 f"{less.by_gloo} and {less.calls}: all workers must make the same calls in the same order"

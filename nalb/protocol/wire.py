@@ -107,7 +107,7 @@ class Report(Message, frozen=True):
     resent: Count = 0  # packets that TCP has sent again on its connections with other nodes so far
     by_gloo: Count = 0  # PyTorch's collectives of all ranks that nalb leaves to gloo, so far
     iteration: Last = -1  # of all its samples; -1: not known, as MXNet's messages do not say it
-    is_ordered: bool = True  # one thread has made all of `calls` and `by_gloo`, so the script alone says their order
+    is_ordered: bool = True  # the order of `calls` and `by_gloo` is alike on all processes that make the same calls
 
 
 class Still(Message, frozen=True):

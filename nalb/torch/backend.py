@@ -13,7 +13,8 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from multiprocessing import process
 from multiprocessing.util import Finalize
@@ -149,7 +150,7 @@ class NalbGroup(dist.ProcessGroup):  # type: ignore[misc]
         global _exit
         _exit = None  # the script goes on: it has caught that
         if (front := self.front) is not None:
-            front.note_caller()
+            front.note_caller(self._name)
 
     def _await_sums(self) -> None:
         """Wait for the plane's sums, as gloo's barrier waits for gloo's: a script may take it for the end of what it has begun."""
@@ -162,10 +163,18 @@ class NalbGroup(dist.ProcessGroup):  # type: ignore[misc]
         """Note a work of these arguments where it is gloo's, and return it: to ask NCCL's breaks the capture of a graph."""
         return work if self._nccl is not None and _is_on_gpu(of) else self.gloo.begun(work)
 
-    def _note_by_gloo(self) -> None:
+    @contextmanager
+    def _noted_by_gloo(self) -> Iterator[None]:
         """A collective of all ranks goes to gloo, which would wait for a rank that has left until its timeout."""
-        if (front := self.front) is not None:
-            front.note_by_gloo()
+        if (front := self.front) is None:
+            yield
+            return
+        front.note_by_gloo()
+        try:
+            yield
+        except BaseException:  # it has not begun, and may on other ranks
+            front.note_unordered()
+            raise
 
     @property
     def front(self) -> Front | None:
@@ -199,9 +208,9 @@ class NalbGroup(dist.ProcessGroup):  # type: ignore[misc]
         if opts.reduceOp == dist.ReduceOp.AVG and tensor.dtype != torch.bool:
             opts = _options_of(dist.ReduceOp.SUM, opts.timeout)  # the caller may use its own again
             if not tensor.is_floating_point() and not tensor.is_complex():  # whole numbers are divided after the sum
-                self._note_by_gloo()
                 wide = [one.long() for one in tensors]  # the sum may not fit into the tensors' own dtype
-                by_gloo(wide).wait()
+                with self._noted_by_gloo():
+                    by_gloo(wide).wait()
                 for one, total in zip(tensors, wide, strict=True):
                     one.data.copy_(total.div_(self.size(), rounding_mode="trunc"))
                 work = SumWork(tensor)
@@ -210,8 +219,8 @@ class NalbGroup(dist.ProcessGroup):  # type: ignore[misc]
             for one in tensors:
                 one.data.div_(self.size())
         if self._job is None or len(tensors) > 1 or opts.reduceOp != dist.ReduceOp.SUM or not self._suits(tensor):
-            self._note_by_gloo()
-            return by_gloo()
+            with self._noted_by_gloo():
+                return by_gloo()
         if (machine := self._job.machine) is not None:
             return machine.add_up(tensor, self._name)
         assert self._job.front is not None
@@ -291,11 +300,10 @@ def _hand_on(name: str) -> None:
         self._note_caller()
         if name == "barrier":
             self._await_sums()
-        if name not in OF_TWO_RANKS:
-            self._note_by_gloo()
         if name in GATHERED:
             args, named = _in_a_row(*args, **named)
-        return self._begun(getattr(self._inner, name)(*args, **named), (*args, *named.values()))
+        with nullcontext() if name in OF_TWO_RANKS else self._noted_by_gloo():
+            return self._begun(getattr(self._inner, name)(*args, **named), (*args, *named.values()))
 
     setattr(NalbGroup, name, torch.compiler.disable(call))
 
@@ -422,6 +430,8 @@ def create(options: Any, backend_options: object) -> NalbGroup:
         _let_go_of(list(kept_gloo))
         _meeting = meet(dist.PrefixStore(NAME, store), rank, size)
         of_job = dist.PrefixStore(f"{NAME}{_meeting}", store)
+        if size == 1:
+            options_in(os.environ)  # else `machines_alike` reads them
         if size > 1 and by_gloo_alone():
             machines_alike(of_job, rank, size)  # other ranks may wait for this one's agent
             if "NALB_KEYS" in os.environ:
@@ -433,7 +443,5 @@ def create(options: Any, backend_options: object) -> NalbGroup:
             # has forked runs finalizers at its end, and nothing of atexit.
             atexit.register(_leave)
             Finalize(None, _leave, exitpriority=0)
-        if _job is None or not _job.is_needed:  # no agent reads them; not sooner: others would wait for this rank
-            options_in(os.environ)
     job = _job if is_default or size == dist.get_world_size() else None
     return NalbGroup(options, dist.PrefixStore(_meeting, store), job, nccl_options=backend_options)

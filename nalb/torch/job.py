@@ -21,6 +21,7 @@ from msgspec.structs import replace
 
 from nalb.errors import InputError, PeerError, listed, one_line
 from nalb.failures import Cause, Failure, JobFailed, Phase
+from nalb.options import options_in
 from nalb.plane import orders as o
 from nalb.plane.front import Front
 from nalb.process.address import interface_of, own_address, own_machine, own_name
@@ -60,6 +61,7 @@ class _Host(NamedTuple):
     shares: bool  # whether ranks share it
     name: str
     alike: dict[str, str]  # of ALIKE: what stands for the value of each that is set
+    fault: str  # of its variables; empty: they are right
 
     @classmethod
     def own(cls) -> "_Host":
@@ -72,7 +74,12 @@ class _Host(NamedTuple):
         if sites := environ.get("NALB_SITES"):
             alike["NALB_SITES"] = _digest(",".join(sorted(sites.split(","))))
         shares = environ.get("LOCAL_WORLD_SIZE", "1") != "1"
-        return cls(wire.VERSION, own_machine(environ), shares, own_name(environ), alike)
+        fault = ""
+        try:
+            options_in(environ)
+        except InputError as error:
+            fault = str(error)
+        return cls(wire.VERSION, own_machine(environ), shares, own_name(environ), alike, fault)
 
 
 class TorchJob:
@@ -108,6 +115,8 @@ class TorchJob:
             except BaseException as error:
                 self.leave(Failure(cause=Cause.SCRIPT, detail=f"cannot sum on its machine: {one_line(error)}"))
                 raise
+            if self.front is not None:
+                self.front.note_unordered()  # a thread hands on what the machine's ranks have begun, later than they
 
     def look_after(self, gloo: Gloo, is_watched: bool) -> Gloo:
         """Note one of the groups by which sums may go, and return it.
@@ -234,7 +243,10 @@ def by_gloo_alone() -> bool:
 
 
 def machines_alike(store: dist.Store, rank: int, size: int) -> tuple[list[list[int]], list[str]]:
-    """Each machine's ranks, and its node's name. Raises InputError on all ranks where machines differ in what must be alike."""
+    """Each machine's ranks, and its node's name.
+
+    Raises InputError on all ranks where a variable is wrong on one, or machines differ in what must be alike.
+    """
     told = told_by_all(store, "host", rank, size, _Host.own())
     if others := [f"rank {other}" for other, one in enumerate(told) if one[0] != wire.VERSION]:
         why = (
@@ -242,6 +254,8 @@ def machines_alike(store: dist.Store, rank: int, size: int) -> tuple[list[list[i
         )
         _refuse(store, rank, size, why)
     hosts = [_Host(*one) for one in told]
+    if faults := [f"{one.fault} (on rank {other})" for other, one in enumerate(hosts) if one.fault]:
+        _refuse(store, rank, size, faults[0])
     machines = machines_of([(one.machine, one.shares) for one in hosts])
     firsts = [ranks[0] for ranks in machines]
     names = [hosts[first].name for first in firsts]

@@ -65,7 +65,7 @@ class Noted(TypedDict, total=False):
     ready: int  # the script's calls up to the last one whose arrays are computed; MXNet tells of direct ones
     summed: int  # likewise, whose sums are back
     by_gloo: int  # the script's collectives that are gloo's alone, so far
-    is_ordered: bool  # one thread has made all of these and of `calls`
+    is_ordered: bool  # the order of these and of `calls` is alike on all ranks that make the same calls
     ways: Ways  # the connections to other nodes
 
 

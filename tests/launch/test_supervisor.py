@@ -267,16 +267,38 @@ def test_scripts_that_hear_nothing_from_a_stopped_coordinator_are_not_the_culpri
     assert error.failure.detail == "has heard nothing (scheduler n0 stopped by a signal)"
 
 
+@pytest.mark.parametrize("cause", [Cause.SILENT, Cause.REFUSED, Cause.UNEQUAL, Cause.UNREACHABLE])
 def test_the_coordinators_verdict_says_more_than_who_hears_nothing_from_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cause: Cause
 ) -> None:
     monkeypatch.setattr(supervisor, "SETTLE_S", 1.0)
     ended = tmp_path / "ended"
     deaf = Failure(cause=Cause.NO_COORDINATOR, detail="has heard nothing", role="agent", node="n2")
-    silent = Failure(cause=Cause.SILENT, detail="is silent", role="agent", node="n2")
+    verdict = Failure(cause=cause, detail="is the reason", role="agent", node="n2")
     first = f"import os; open({str(ended)!r}, 'w').close(); " + telling(deaf, "raise SystemExit(1)")
-    others = once_there(ended, "time.sleep(0.3); " + telling(silent, "raise SystemExit(1)"))
+    others = once_there(ended, "time.sleep(0.3); " + telling(verdict, "raise SystemExit(1)"))
     error = failure_of(tmp_path, [spec("worker", "n1", others), spec("worker", "n2", first)])
+    assert error.failure == verdict
+
+
+def test_a_coordinator_that_ends_without_words_is_the_culprit_for_who_hears_nothing_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "SETTLE_S", 1.0)
+    ended = tmp_path / "ended"
+    deaf = Failure(cause=Cause.NO_COORDINATOR, detail="has heard nothing", role="agent", node="n1")
+    first = f"import os; open({str(ended)!r}, 'w').close(); raise ValueError('of the coordinator')"
+    others = once_there(ended, "time.sleep(0.3); " + telling(deaf, "raise SystemExit(1)"))
+    error = failure_of(tmp_path, [spec("scheduler", "n0", first), spec("worker", "n1", others)])
+    assert (error.failure.role, error.failure.node) == ("scheduler", "n0")
+
+
+def test_an_agent_that_is_silent_beside_a_worker_that_ended_with_0_is_named_itself(tmp_path: Path) -> None:
+    ended = tmp_path / "ended"
+    silent = Failure(cause=Cause.SILENT, detail="is silent", role="agent", node="n2", iteration=3)
+    code = once_there(ended, telling(silent, "raise SystemExit(4)"))
+    ends = f"import os; open({str(ended)!r}, 'w').close(); os._exit(0)"
+    error = failure_of(tmp_path, [spec("scheduler", "n0", code), spec("worker", "n2", ends)])
     assert error.failure == silent
 
 

@@ -458,17 +458,23 @@ def test_who_begins_what_one_that_has_left_never_will_is_told(what, words):
     assert f"left after 3 {words}, worker n0 has begun 4" in verdict.detail
 
 
-def counts_told(w0, w1, is_ordered=True, goes_on=False):
-    """Both workers tell for ten seconds that they have begun so many sums and collectives by gloo; goes_on: one begins more."""
+def counts_told(w0, w1, unordered="", goes_on=False, slept_s=0.0):
+    """Both workers tell for ten seconds that they have begun so many sums and collectives by gloo.
+
+    unordered: the worker that says so. goes_on: one begins more. slept_s: the coordinator's machine does so after a second.
+    """
     driver = Driver()
     driver.gather()
     driver.now_s = 100.0  # all have computed for long
-    for _ in range(40):
+    for number in range(40 if not slept_s else 8):
         for worker, (calls, by_gloo) in (("w0", w0), ("w1", w1)):
-            report = wire.Report(driver.now_s, -1, [], 0, calls, by_gloo=by_gloo, is_ordered=is_ordered)
+            report = wire.Report(driver.now_s, -1, [], 0, calls, by_gloo=by_gloo, is_ordered=worker != unordered)
             driver.say(worker, report)
         driver.now_s += 0.25
         w1 = (w1[0], w1[1] + goes_on)
+        if number == 3 and slept_s:
+            driver.now_s += slept_s
+            driver.state.overslept(slept_s, driver.now_s)
     return driver.state.verdict
 
 
@@ -484,11 +490,13 @@ def test_two_that_wait_for_each_other_in_a_sum_and_in_a_collective_by_gloo_are_t
         {"w0": (21, 5), "w1": (19, 5)},
         {"w0": (21, 6), "w1": (21, 5)},
         {"w0": (21, 6), "w1": (19, 5)},
-        {"w0": (21, 5), "w1": (19, 6), "is_ordered": False},
+        {"w0": (21, 5), "w1": (19, 6), "unordered": "w0"},
+        {"w0": (21, 5), "w1": (19, 6), "unordered": "w1"},
+        {"w0": (21, 5), "w1": (19, 6), "slept_s": 60.0},
         {"w0": (21, 5), "w1": (19, 6), "goes_on": True},
     ],
 )
-def test_one_that_is_ahead_or_has_several_threads_or_goes_on_waits_for_nobody_for_ever(told):
+def test_one_that_is_ahead_or_unordered_or_goes_on_waits_for_nobody_for_ever(told):
     assert counts_told(**told) is None
 
 

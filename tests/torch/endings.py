@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from contextlib import suppress
 from typing import NoReturn
@@ -30,7 +31,7 @@ if ranks_of_a_machine := int(os.environ.get("RANKS_OF_A_MACHINE", "0")):
     os.environ |= {"NALB_NODE": f"m{rank // ranks_of_a_machine}", "LOCAL_WORLD_SIZE": str(ranks_of_a_machine)}
 dist.init_process_group("nalb")
 other = dist.new_group(backend="gloo") if how == "cut off" else None
-groups = [None, dist.new_group()] if how == "groups in another order" else [None]
+groups = [None, dist.new_group()] if how in ("groups in another order", "apart by groups") else [None]
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(60, 3000).to(DEVICE))
 end_s = time.monotonic() + LIMIT_S
 last = None
@@ -82,6 +83,24 @@ def sum_half_way() -> None:
     with suppress(Stopped):
         dist.all_reduce(torch.ones(3000, device=DEVICE))
     fronts.PlaneSum.write = write
+
+
+def sum_apart() -> None:
+    """A sum by nalb and one by gloo, which rank 1 begins in another order and much later. Nobody waits for either before."""
+    under_way = []
+
+    def begin(size: int, group: dist.ProcessGroup | None) -> None:
+        under_way.append(dist.all_reduce(torch.ones(size, device=DEVICE), group=group, async_op=True))
+
+    by_nalb, by_gloo = (lambda: begin(3000, None)), (lambda: begin(1, groups[-1]))
+    if how == "apart by threads":
+        thread = threading.Thread(target=by_gloo)
+        by_gloo = lambda: (thread.start(), thread.join())  # noqa: E731
+    for number, begin_one in enumerate((by_gloo, by_nalb) if rank else (by_nalb, by_gloo)):
+        time.sleep(5.0 * number)
+        begin_one()
+    for work in under_way:
+        work.wait()
 
 
 def slow_down(front: fronts.Front) -> None:
@@ -202,6 +221,9 @@ for step in range(1_000_000):
             if rank >= ranks_of_a_machine:  # another machine's
                 for one in under_way:
                     one.wait()
+            break
+        if how.startswith("apart"):
+            sum_apart()
             break
         if rank == 1 and how == "a small sum":
             dist.all_reduce(torch.ones(1, device=DEVICE))

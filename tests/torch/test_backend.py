@@ -204,6 +204,13 @@ def test_ranks_that_wait_for_each_other_in_gloo_and_in_a_sum_are_told() -> None:
 
 
 @pytest.mark.torch
+@pytest.mark.parametrize("by", ["groups", "threads"])
+def test_ranks_that_begin_sums_in_different_orders_and_wait_for_neither_go_on(by: str) -> None:
+    ended = ranks.run("endings.py", f"apart by {by}", size=2, within_s=60.0, NALB_DEADLINE_S="5", **BY_PLANE)
+    assert [one.code for one in ended] == [0, 0], [one.output[-3000:] for one in ended]
+
+
+@pytest.mark.torch
 def test_a_rank_that_waits_in_gloo_without_a_connection_ends_all_and_is_told_why() -> None:
     require_named(
         ranks.run("endings.py", "cut off", size=2, within_s=100.0, **BY_PLANE), "gloo, which has lost a connection"
