@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from nalb.cli.flags import check_run
-from nalb.errors import as_text
+from nalb.errors import as_text, printable
 from nalb.reporting.pace import paces
 from nalb.reporting.page import FOLDER, run_dirs, write_report
 from nalb.reporting.precisions import precision_lines
@@ -29,12 +29,12 @@ def main(args: argparse.Namespace) -> int:
         pages = write_report(run_dir, args.force, _show)
         first = pages[0].record
         if isinstance(first, Record):
-            print(headline(first, summarise(first), paces(first)))
+            print(printable(headline(first, summarise(first), paces(first))))
         for page in pages:
             figures = f"{len(page.figures)} figures in {run_dir / FOLDER}"
             print(as_text(f"report: {run_dir / page.file} (and {figures})"))
         for note in (*precision_lines(first.steps), *shared_uplinks(first)):
-            print(note)
+            print(printable(note))
     return 0
 
 

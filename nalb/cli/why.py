@@ -5,7 +5,7 @@ from pathlib import Path
 
 from nalb.cli.flags import check_run, parse_names
 from nalb.compare.progress import table_text
-from nalb.errors import InputError
+from nalb.errors import InputError, printable
 from nalb.reporting.pace import paces
 from nalb.reporting.precisions import precision_lines
 from nalb.reporting.record import of_last_job, read_timeline, without_iterations
@@ -38,9 +38,9 @@ def main(args: argparse.Namespace) -> int:
         found = [pace for pace in found if pace.scheme in words]
     for pace in found:
         print(table_text(pace_table(pace, None if args.all else SHOWN)))
-        print(f"{pace.scheme}: {pace.sentence or 'nothing is known of links and workers'}")
+        print(printable(f"{pace.scheme}: {pace.sentence or 'nothing is known of links and workers'}"))
         for line in precision_lines({pace.scheme: timeline.steps[pace.scheme]}):
-            print(line)
+            print(printable(line))
         if not pace.are_loads_known:
             print("which server sums what is not known under this scheme, so no link is listed")
     return 0

@@ -21,6 +21,7 @@ from nalb.launch.frameworks import MXNET, TORCH, chosen
 from nalb.launch.network import NAMESPACE_PORT, configured_bound_s, goodput_bound_s, job_nodes
 from nalb.launch.ranks import replay_program, torch_program
 from nalb.launch.roles import Place, Program, mxnet_program, sites_of
+from nalb.launch.run_dir import failure_noted
 from nalb.launch.signals import ending_on_signals
 from nalb.launch.supervisor import print_line
 from nalb.launch.venue import PLAIN, Emulated, JobOrder, RunningJob, Where
@@ -190,7 +191,7 @@ def _replay(request: CompareRequest, replay: str, schemes: Sequence[Variant]) ->
     bound_s = configured_bound_s(network, bytes_of(replay), request.pushes_zeros)
     own = ",".join(dict.fromkeys(variant.name for variant in schemes if variant.is_own))
     options = replace(request.options, own_schemes=own or None)
-    with Emulated(network) as venue:
+    with failure_noted(request.run_dir), Emulated(network) as venue:
         jobs: dict[str, RunningJob] = {}  # by name
         lanes: list[tuple[Variant, RunningJob]] = []
         for variant in schemes:
@@ -278,7 +279,7 @@ def _train_once(request: CompareRequest, variant: Variant, number: int, series: 
         show_unfinished=progress.show_unfinished,
     )
     model_bytes, before = 0, len(series.iteration_s)
-    with request.where.venue(request.encryption.is_on) as venue:
+    with failure_noted(request.run_dir), request.where.venue(request.encryption.is_on) as venue:
         job = venue.start(order)
         progress.begin(
             variant.word, f"{request.training} in {len(job.processes.children)} processes on {request.where.name}"

@@ -6,6 +6,7 @@ from pathlib import Path
 from nalb.errors import MachineError
 from nalb.events import AnyEvent
 from nalb.launch.roles import mxnet_program
+from nalb.launch.run_dir import failure_noted
 from nalb.launch.venue import Emulated, JobOrder
 from nalb.options import JobOptions
 from netem.network import Network
@@ -28,5 +29,5 @@ def observed_training(
         run_dir.mkdir()
     except OSError as error:
         raise MachineError(f"{run_dir}: {error.strerror}: choose another --out") from None
-    with Emulated(network) as venue:
+    with failure_noted(run_dir), Emulated(network) as venue:
         yield from venue.start(JobOrder(mxnet_program(command), options, run_dir, show=note)).follow(counts)

@@ -14,11 +14,10 @@ from pathlib import Path
 import msgspec
 
 from nalb.checkpoints import folder
-from nalb.errors import CheckpointError, InputError, JobError, MachineError, listed
-from nalb.events import FailureEvent
+from nalb.errors import CheckpointError, InputError, JobError, listed
 from nalb.failures import Failure, JobFailed, Phase
 from nalb.launch.roles import Place
-from nalb.launch.run_dir import append_event
+from nalb.launch.run_dir import note_failure
 from nalb.launch.signals import failed_before
 from nalb.planning.nodes import Node
 
@@ -113,11 +112,11 @@ def see_through(
             return attempt.run_dir
         except KeyboardInterrupt as interrupt:
             if (failed := failed_before(interrupt)) is not None:
-                _note(_dated(failed.failure, policy.checkpoints), attempt.run_dir)
+                note_failure(_dated(failed.failure, policy.checkpoints), attempt.run_dir)
             raise
         except JobFailed as error:
             failure = _dated(error.failure, policy.checkpoints)
-            _note(failure, attempt.run_dir)
+            note_failure(failure, attempt.run_dir)
             dated = JobFailed(failure, error.exit_code, error.where)
             message = str(dated)
             if not policy.max_restarts:
@@ -155,12 +154,6 @@ def _dated(failure: Failure, checkpoints: Path | None) -> Failure:
     if failure.node not in cut_short:
         return failure
     return msgspec.structs.replace(failure, phase=Phase.CHECKPOINT, iteration=cut_short[failure.node])
-
-
-def _note(failure: Failure, run_dir: Path) -> None:
-    """Append the failure to the run's file of events."""
-    with suppress(MachineError):  # the failure is printed in any case, also where the disk is full
-        append_event(run_dir / "samples.jsonl", FailureEvent(at_s=time.monotonic(), failure=failure))
 
 
 def _goes_on(checkpoints: Path | None) -> str:

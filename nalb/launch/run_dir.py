@@ -2,11 +2,13 @@
 
 import os
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from nalb.errors import InputError, MachineError
-from nalb.events import AnyEvent, encode_line
+from nalb.events import AnyEvent, FailureEvent, encode_line
+from nalb.failures import Failure, JobFailed
 from nalb.process.line_file import LineFile
 from nalb.transport.observer_door import SOCKET_PATH_BYTES
 
@@ -63,6 +65,22 @@ def append_event(samples: Path, event: AnyEvent) -> None:
             file.append(encode_line(event))
     except OSError as error:
         raise MachineError(f"{samples}: {error.strerror}: make room or choose another --out") from None
+
+
+def note_failure(failure: Failure, run_dir: Path) -> None:
+    """Append a job's failure to the run's file of events."""
+    with suppress(MachineError):  # the failure is printed in any case, also where the disk is full
+        append_event(run_dir / SAMPLES, FailureEvent(at_s=time.monotonic(), failure=failure))
+
+
+@contextmanager
+def failure_noted(run_dir: Path) -> Iterator[None]:
+    """Append the failure with which a job ends meanwhile, and let it pass."""
+    try:
+        yield
+    except JobFailed as error:
+        note_failure(error.failure, run_dir)
+        raise
 
 
 def observer_address(stack: ExitStack, run_dir: Path, name: str = "observers") -> str:

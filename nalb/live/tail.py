@@ -16,7 +16,7 @@ from nalb.errors import InputError
 from nalb.events import AnyEvent
 from nalb.reporting.about_file import is_held, is_of_command
 from nalb.reporting.attempts import RESTART
-from nalb.reporting.run_file import SAMPLES, event_of
+from nalb.reporting.run_file import SAMPLES, event_of, require_possible
 
 PASSED_OVER = b'{"event":"samples"'
 READ_MOST = 1 << 24  # bytes that are read at once
@@ -88,6 +88,8 @@ class RunTail:
                     for line in lines:
                         where = f"{path}, byte {self._read_bytes}"
                         event = None if line.startswith(PASSED_OVER) else event_of(line, where)
+                        if event is not None:
+                            require_possible(event, where)
                         self._read_bytes += len(line) + 1  # a wrong line stays the next one to read
                         if event is not None:
                             yield event

@@ -1,16 +1,16 @@
 """Shows the present state of a run: as a screen that is drawn again and again, or as a line for each look."""
 
 from rich.console import Group, RenderableType
-from rich.markup import escape
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from nalb.errors import printable
 from nalb.live.state import FAILED, OVER, LiveState
 from nalb.reporting.pace import Pace
 from nalb.reporting.record import rate
 from nalb.reporting.step_costs import exposed_s
-from nalb.reporting.table import seconds
+from nalb.reporting.table import in_cell, seconds
 from nalb.units import bytes_per_s_to_mbps, duration
 
 LIMITS = 4  # things that the screen lists of what sets the pace
@@ -19,13 +19,13 @@ MOST_NODES = 24  # rows of nodes; a larger job shows the first ones
 
 def line(state: LiveState, iterations: int | None = None) -> str:
     """The state in one line. iterations: how many the run will have; None: not known."""
-    return "; ".join(_parts(state, state.pace(), iterations))
+    return printable("; ".join(_parts(state, state.pace(), iterations)))
 
 
 def screen(state: LiveState, iterations: int | None = None) -> Group:
     """The state as tables."""
     pace = state.pace()
-    head = Panel(Text("\n".join(_parts(state, pace, iterations))), title=state.phase)
+    head = Panel(Text("\n".join(map(printable, _parts(state, pace, iterations)))), title=state.phase)
     parts: list[RenderableType] = [head, _nodes(state)]
     if pace is not None and pace.limits:
         parts.append(_limits(pace))
@@ -80,7 +80,7 @@ def _nodes(state: LiveState) -> Table:
                     for one in (event.communication_s, step.worker_iteration_s)
                 ),
             ]
-        table.add_row(escape(node), *cells)
+        table.add_row(in_cell(node), *cells)
     if len(state.nodes) > MOST_NODES:
         table.add_row(f"and {len(state.nodes) - MOST_NODES} more")
     return table
@@ -102,5 +102,5 @@ def _limits(pace: Pace) -> Table:
     for heading in ("what an iteration waits for", "needs s", "twice as fast: iteration s"):
         table.add_column(heading, justify="left" if heading.startswith("what") else "right")
     for limit in pace.limits[:LIMITS]:
-        table.add_row(escape(limit.thing.words), *map(seconds, (limit.takes_s, limit.doubled_s)))
+        table.add_row(in_cell(limit.thing.words), *map(seconds, (limit.takes_s, limit.doubled_s)))
     return table

@@ -6,7 +6,6 @@ A value that no file states stays None or empty here, and no figure may fill it 
 """
 
 import math
-import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby, islice
@@ -34,13 +33,20 @@ from nalb.events import (
 from nalb.planning.precisions import STEPS
 from nalb.planning.slices import size_bytes, value_dtype
 from nalb.reporting.about_file import is_of_command
-from nalb.reporting.run_file import LONGEST_S, WARM_UP, RunFile, SchemeResult, event_of, placed_events, read_run
+from nalb.reporting.run_file import (
+    LARGEST_BYTES,
+    LONGEST_US,
+    WARM_UP,
+    RunFile,
+    SchemeResult,
+    event_of,
+    placed_events,
+    read_run,
+    require_possible,
+)
 from nalb.units import GOODPUT_PART
 
 SATURATED_PART = 0.85  # a node that moved at least this part of its link's capacity was limited by that link
-LONGEST_US = 1e6 * LONGEST_S
-LEVEL = re.compile(r"(F|B|FB)[1-9][0-9]?")
-LARGEST_BYTES = 1e15  # a larger message means a damaged file
 
 
 @dataclass(frozen=True)
@@ -352,6 +358,7 @@ def read_timeline(run_dir: Path) -> Timeline:
     before: int | None = None  # shared uplinks noticed before a job that has no iteration yet
     batches_before = 0  # batches of jobs before the newest one
     for number, (at_byte, event) in enumerate(placed_events(run_dir), 1):
+        require_possible(event, f"{path}, event {number}")
         if isinstance(event, ReadyEvent):
             nodes, record.servers, rows, previous_s = event.nodes, event.servers, {}, event.at_s
             readies.take(event)
@@ -375,7 +382,6 @@ def read_timeline(run_dir: Path) -> Timeline:
                 record.shapes, record.tokens = [], []
             record.shapes.append(event)
         elif isinstance(event, TokensEvent):
-            _check_tokens(event, f"{path}, event {number}")
             nodes = nodes or event.workers
             record.name_nodes(nodes)
             record.tokens.append(event)
@@ -389,7 +395,7 @@ def read_timeline(run_dir: Path) -> Timeline:
             is_first = step is None or step.ready is not ready or not follows(event, step.event)
             own_nodes = nodes if ready is None else ready.nodes
             step = Step(place, begin_s, event, stored, own.at_s, ready, layout, is_first, own_nodes)
-            _check_step(step, own.rows, f"{path}, event {number}")
+            _check_rows(own.rows, own_nodes, f"{path}, event {number}")
             record.steps.setdefault(event.scheme, []).append(step)
             if before is not None:
                 record.begins.append((place, before))
@@ -400,11 +406,7 @@ def read_timeline(run_dir: Path) -> Timeline:
     return record
 
 
-def _check_step(step: Step, rows: Collection[Row], where: str) -> None:
-    event, nodes = step.event, step.nodes
-    for value in (*event.communication_s.values(), event.bound_s or 0.0):
-        if not 0 <= value <= LONGEST_S:
-            raise InputError(f"{where}: a time of {value:g} s; restore the file, or remove it")
+def _check_rows(rows: Collection[Row], nodes: Sequence[str], where: str) -> None:
     for source, target, _, sent_bytes, start_us, end_us in rows:
         if not (0 <= source < len(nodes) and 0 <= target < len(nodes)):
             raise InputError(f"{where}: samples name node {max(source, target)} of {len(nodes)}; restore the file")
@@ -413,26 +415,6 @@ def _check_step(step: Step, rows: Collection[Row], where: str) -> None:
             raise InputError(
                 f"{where}: a sample of {sent_bytes} bytes from {start_us} to {end_us} us; restore the file"
             )
-
-
-def _check_tokens(event: TokensEvent, where: str) -> None:
-    workers = len(event.workers)
-    lists = (event.tokens, event.helped, event.compute_s, event.fetch_s, event.fetched_bytes)
-    if any(len(one) != workers for one in lists):
-        raise InputError(f"{where}: tokens of {workers} workers have lists of other lengths; restore the file")
-    for value in (event.iteration_s, *event.compute_s, *event.fetch_s):
-        if not 0 <= value <= LONGEST_S:
-            raise InputError(f"{where}: a time of {value:g} s; restore the file, or remove it")
-    if not all(
-        0 <= count <= LARGEST_BYTES for count in (event.iteration, *event.tokens, *event.helped, *event.fetched_bytes)
-    ):
-        raise InputError(f"{where}: a count of tokens or bytes that cannot be; restore the file")
-    for row in event.rows or ():
-        in_time = 0 <= row.given_us <= row.done_us <= LONGEST_US
-        if not (in_time and 0 <= row.fetch_us <= LONGEST_US and 0 <= row.compute_us <= LONGEST_US):
-            raise InputError(f"{where}: a token from {row.given_us} to {row.done_us} us; restore the file")
-        if not (0 <= row.worker < workers and 0 <= row.owner < workers) or LEVEL.fullmatch(row.level) is None:
-            raise InputError(f"{where}: a token {row.level!r} of worker {row.worker} of {workers}; restore the file")
 
 
 def _check_agreement(record: Record, path: Path) -> None:

@@ -3,8 +3,9 @@
 import logging
 import math
 import os
+import re
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import accumulate, pairwise
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import TypeVar
 import msgspec
 
 from nalb.errors import InputError, MachineError
-from nalb.events import AnyEvent, decode_line
+from nalb.events import AnyEvent, IterationEvent, TokensEvent, decode_line
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -22,6 +23,9 @@ WARM_UP = 2  # the first iterations, left out of medians: the first has no measu
 SAMPLES = "samples.jsonl"
 PART = ".part"  # the ending of a file that is being written
 LONGEST_S = 1e7  # four months; no iteration takes longer, so a larger number is not a time
+LONGEST_US = 1e6 * LONGEST_S
+LARGEST_BYTES = 1e15  # a larger message means a damaged file
+LEVEL = re.compile(r"(F|B|FB)[1-9][0-9]?")
 _TORN: set[str] = set()  # files whose first torn line has given a warning: a full disk tears every line
 
 
@@ -200,6 +204,46 @@ def event_of(line: bytes, where: str, is_whole: bool = True) -> AnyEvent | None:
             words = "%s is torn (%s) and skipped, as are all torn lines of the file: the disk was full, or its writer was killed"
             log.warning(words, where, error)
         return None
+
+
+def require_possible(event: AnyEvent, where: str) -> None:
+    """Raise InputError for an event that no run can note. where: FILE, PLACE."""
+    if wrong := _impossible(event):
+        raise InputError(f"{where}: {wrong}; restore the file, or remove it")
+
+
+def _impossible(event: AnyEvent) -> str:
+    """What is wrong with an event, in words; empty for a sound one."""
+    if isinstance(event, TokensEvent):
+        return _impossible_tokens(event)
+    if isinstance(event, IterationEvent):
+        if not event.communication_s:
+            return "an iteration of no worker"
+        return _no_time((*event.communication_s.values(), *event.iteration_s.values(), event.bound_s or 0.0))
+    return ""
+
+
+def _no_time(values_s: Iterable[float]) -> str:
+    return next((f"a time of {value:g} s" for value in values_s if not 0 <= value <= LONGEST_S), "")
+
+
+def _impossible_tokens(event: TokensEvent) -> str:
+    workers = len(event.workers)
+    lists = (event.tokens, event.helped, event.compute_s, event.fetch_s, event.fetched_bytes)
+    if any(len(one) != workers for one in lists):
+        return f"tokens of {workers} workers have lists of other lengths"
+    if wrong := _no_time((event.iteration_s, *event.compute_s, *event.fetch_s)):
+        return wrong
+    counts = (event.iteration, *event.tokens, *event.helped, *event.fetched_bytes)
+    if not all(0 <= count <= LARGEST_BYTES for count in counts):
+        return "a count of tokens or bytes that cannot be"
+    for row in event.rows or ():
+        in_time = 0 <= row.given_us <= row.done_us <= LONGEST_US
+        if not (in_time and 0 <= row.fetch_us <= LONGEST_US and 0 <= row.compute_us <= LONGEST_US):
+            return f"a token from {row.given_us} to {row.done_us} us"
+        if not (0 <= row.worker < workers and 0 <= row.owner < workers) or LEVEL.fullmatch(row.level) is None:
+            return f"a token {row.level!r} of worker {row.worker} of {workers}"
+    return ""
 
 
 def ratio(part: float, whole: float) -> float:

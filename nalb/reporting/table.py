@@ -7,6 +7,7 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
+from nalb.errors import printable
 from nalb.reporting.pace import Pace, paces
 from nalb.reporting.record import Record
 from nalb.reporting.run_file import RunFile
@@ -38,6 +39,11 @@ TRAINING_HEADINGS = (
 )
 
 
+def in_cell(words: str) -> str:
+    """Words of a file, such as names, as rich shows them as they are: without markup, and without what would steer a terminal."""
+    return escape(printable(words))
+
+
 def seconds(value_s: float) -> str:
     """A time as text: three decimals, or two digits where it is shorter."""
     return f"{value_s:.3f}" if value_s >= 0.01 or not value_s else f"{value_s:.2g}"
@@ -50,7 +56,7 @@ def comparison_table(record: Record) -> Table:
     for row in rows:
         known = run.schemes[row.scheme].link_error is not None
         table.add_row(
-            escape(row.scheme),
+            in_cell(row.scheme),
             f"{row.communication_s:.3f}",
             f"{row.least_s:.2f} - {row.greatest_s:.2f}" if row.counted else "-",
             f"{row.over_bound:.2f}",
@@ -70,7 +76,7 @@ def training_table(record: Record) -> Table:
     table = _table(record, rows, TRAINING_HEADINGS)
     for row in rows:
         table.add_row(
-            escape(row.scheme),
+            in_cell(row.scheme),
             str(len(record.run.schemes[row.scheme].iteration_s)),
             f"{row.iteration_s:.3f}{' *' if row.overlaps else ''}",
             f"{row.iteration_speed_up:.2f}",
@@ -97,11 +103,11 @@ def _table(record: Record, rows: list[Row], headings: Sequence[str]) -> Table:
     if run.goodput_bound_s is not None:
         title += f", goodput bound {run.goodput_bound_s:.2f} s"
     title += " at the start" if record.changes else ""
-    table = Table(title=escape(title), box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
+    table = Table(title=in_cell(title), box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
     for heading in headings:
         is_name = heading == "scheme"
         table.add_column(heading, justify="left" if is_name else "right", overflow="fold", no_wrap=is_name)
-    table.caption = escape("\n".join(notes(rows, paces(record)))) or None
+    table.caption = "\n".join(map(in_cell, notes(rows, paces(record)))) or None
     table.caption_justify = "left"
     return table
 
@@ -118,12 +124,12 @@ def pace_table(pace: Pace, most: int | None = None) -> Table:
     elif pace.jobs > 1:
         title += f", of {pace.jobs} jobs"
     title += ")"
-    table = Table(title=escape(title), box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
+    table = Table(title=in_cell(title), box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
     for heading in ("what", "needs s", "twice as fast:\niteration s", "known by"):
         table.add_column(heading, justify="left" if heading in ("what", "known by") else "right")
     for limit in pace.limits[:most]:
         times = map(seconds, (limit.takes_s, limit.doubled_s))
-        table.add_row(escape(limit.thing.words), *times, limit.source.value)
+        table.add_row(in_cell(limit.thing.words), *times, limit.source.value)
     if pace.unexplained_s > UNEXPLAINED_PART * pace.iteration_s:
         why = ": messages wait for each other" if pace.are_loads_known else ""
         table.add_row(f"not explained{why}", seconds(pace.unexplained_s), "", "")

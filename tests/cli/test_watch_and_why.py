@@ -86,6 +86,16 @@ def test_why_of_what_has_no_answer_is_one_line(run_dir, tmp_path, capsys):
         assert err.count("\n") == 1
 
 
+@pytest.mark.parametrize("command", [["why"], ["trace"], ["watch", "--once"]])
+def test_an_iteration_of_no_worker_is_named_with_its_file(run_dir, capsys, command):
+    with (run_dir / "samples.jsonl").open("ab") as file:
+        file.write(encode_line(structs.replace(iterations(1)[0], communication_s={}, iteration_s={})))
+    assert run([*command, str(run_dir)]) == 2
+    told = capsys.readouterr().err
+    assert "samples.jsonl, " in told
+    assert "an iteration of no worker" in told
+
+
 def test_a_run_of_several_trainings_names_them(tmp_path, capsys):
     write_fake_run(tmp_path / "fela", schemes=("exact",))
     assert run(["why", str(tmp_path)]) == 2

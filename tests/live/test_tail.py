@@ -3,10 +3,12 @@
 import socket
 
 import pytest
+from msgspec import structs
 
 from nalb.errors import InputError
 from nalb.events import BlockEvent, ReadyEvent, SamplesEvent, encode_line
 from nalb.live.tail import RunTail
+from tests.reporting.paced import step
 
 READY = ReadyEvent(at_s=1.0, nodes=["n0"])
 
@@ -72,3 +74,10 @@ def test_what_cannot_be_followed_is_named(tmp_path):
     for _ in range(2):  # also at the next look: what follows alone would be a part that looks like the whole
         with pytest.raises(InputError, match=r"samples.jsonl, byte 0"):
             list(tail.fresh())
+
+
+def test_what_no_run_can_note_is_named(tmp_path):
+    append(tmp_path, encode_line(READY))
+    append(tmp_path, encode_line(structs.replace(step().event, communication_s={"n0": -5.0})))
+    with pytest.raises(InputError, match=r"samples.jsonl, byte \d+: a time of -5 s; restore the file"):
+        list(RunTail(tmp_path).fresh())

@@ -91,3 +91,13 @@ def test_a_large_job_shows_its_first_nodes():
 @pytest.mark.parametrize(("value_s", "words"), [(45.2, "45 s"), (700, "12 min"), (11_100, "3 h 5 min")])
 def test_times_left(value_s, words):
     assert duration(value_s) == words
+
+
+def test_names_of_a_record_do_not_steer_the_terminal():
+    names = ["n0", "\x1b[31mred", "\x1b]0;title\x07", "n3"]
+    state = LiveState()
+    state.take_all([ReadyEvent(at_s=0.0, nodes=names), *iterations(5, scheme="\x1b[2Jexact")])
+    for shown in (line(state), text_of(state)):
+        assert "\x1b" not in shown
+        assert "?[2Jexact" in shown
+    assert "?[31mred" in text_of(state)
